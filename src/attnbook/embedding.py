@@ -1,0 +1,93 @@
+"""Token embeddings: a look-up, optionally multiplied by sqrt(d_model)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from attnbook.initialization import initialize_
+
+
+class TokenEmbedding(nn.Module):
+    r"""One learned vector for each token of a vocabulary.
+
+    .. math:: \operatorname{embed}(t) = c\,E_t, \qquad c = \sqrt{d_\text{model}}
+              \text{ if scaled, else } 1
+
+    :math:`E` is ``weight``, of shape (vocab, d_model), and :math:`E_t` its row :math:`t`: the same
+    number as the one-hot vector of :math:`t` times :math:`E`.
+
+    Args:
+        vocab_size: number of different tokens.
+        d_model: numbers in a token's vector.
+        scaled: multiply what is looked up by sqrt(d_model).
+        init: initial values of ``weight``, a key of :data:`attnbook.initialization.SCHEMES`
+            (``"inverse_sqrt"``: N(0, 1/d_model), ``"unit"``: N(0, 1), …).
+
+    Raises:
+        ValueError: if a size is not positive or ``init`` is unknown.
+
+    Source: Vaswani et al. 2017, section 3.4.
+
+    Example:
+        >>> embedding = TokenEmbedding(1000, 64, scaled=True)
+        >>> embedding(torch.tensor([[3, 1, 4]])).shape
+        torch.Size([1, 3, 64])
+    """
+
+    def __init__(
+        self, vocab_size: int, d_model: int, *, scaled: bool = False, init: str = "inverse_sqrt"
+    ) -> None:
+        super().__init__()
+        if vocab_size < 1 or d_model < 1:
+            raise ValueError(
+                f"vocab_size and d_model must be positive, got {vocab_size} and {d_model}"
+            )
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.factor = math.sqrt(d_model) if scaled else 1.0
+        initialize_(self.weight, init, fan_in=vocab_size, fan_out=d_model)
+
+    def forward(self, ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
+        """Look up the vectors of ``ids`` and multiply them by the factor.
+
+        Args:
+            ids: integers in 0 … vocab_size − 1, any shape.
+
+        Raises:
+            TypeError: if ``ids`` is not an integer tensor.
+            ValueError: if an id is outside the vocabulary (on a GPU torch's own device-side
+                assertion speaks instead: a check would have to wait for the device).
+        """
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError(f"token ids must be integers, got a tensor of {ids.dtype}")
+        try:
+            return F.embedding(ids.long(), self.weight) * self.factor
+        except IndexError:
+            raise ValueError(
+                f"token ids must be in 0 … {self.weight.shape[0] - 1} (vocab_size is "
+                f"{self.weight.shape[0]}), got ids from {ids.min().item()} to {ids.max().item()}"
+            ) from None
+
+    def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab"]:
+        r"""Use the same matrix as the output layer: ``hidden`` times the transpose of ``weight``.
+
+        .. math:: \text{logits} = H E^\top
+
+        This is weight tying. The factor sqrt(d_model) is *not* applied here; it belongs to the
+        input side only.
+
+        Source: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
+
+        Example:
+            >>> embedding = TokenEmbedding(1000, 64)
+            >>> embedding.logits(torch.zeros(2, 5, 64)).shape
+            torch.Size([2, 5, 1000])
+        """
+        return F.linear(hidden, self.weight)
+
+    def extra_repr(self) -> str:
+        """Sizes and factor, for ``print(module)``."""
+        vocab_size, d_model = self.weight.shape
+        return f"{vocab_size}, {d_model}, factor={self.factor:g}"

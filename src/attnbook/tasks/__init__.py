@@ -1,0 +1,23 @@
+"""Small real problems, and the loop that trains a model on them."""
+
+from attnbook.tasks.reversal import reversal_batch
+from attnbook.tasks.text import (
+    TextTask,
+    bpe_tokenizer,
+    python_topics,
+    read_text,
+    word_tokenizer,
+)
+from attnbook.tasks.training import Record, accuracy, train
+
+__all__ = [
+    "Record",
+    "TextTask",
+    "accuracy",
+    "bpe_tokenizer",
+    "python_topics",
+    "read_text",
+    "reversal_batch",
+    "train",
+    "word_tokenizer",
+]

@@ -1,0 +1,119 @@
+"""One training loop for every model and task of the book."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int64
+from torch import Generator, Tensor
+from tqdm.auto import tqdm
+
+from attnbook.transformer import Encoder
+
+Batch = tuple[Int64[Tensor, "batch tokens"], Int64[Tensor, "batch tokens"]]
+
+
+@dataclass
+class Record:
+    """What a training run went through."""
+
+    losses: list[float] = field(default_factory=list)
+    """Loss of each step, before the step is taken, in nats per token."""
+    evaluations: dict[int, float] = field(default_factory=dict)
+    """Result of ``evaluate`` after so many steps."""
+
+    def first_step_with(self, at_least: float) -> int | None:
+        """After how many steps an evaluation first reached ``at_least``; None if it never did."""
+        return next((step for step, v in self.evaluations.items() if v >= at_least), None)
+
+
+def train(
+    model: Encoder,
+    next_batch: Callable[[Generator], Batch],
+    *,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    warmup: int = 0,
+    evaluate: Callable[[Encoder], float] | None = None,
+    evaluate_every: int = 50,
+    stop_at: float | None = None,
+) -> Record:
+    r"""Train ``model`` by Adam on the batches that ``next_batch`` makes.
+
+    Adam has :math:`\beta = (0.9, 0.98)`, :math:`\varepsilon = 10^{-9}` (Vaswani et al. 2017,
+    section 5.3) and a constant rate after a linear warm-up.
+
+    Args:
+        model: trained in place.
+        next_batch: makes ``(ids, targets)`` from the generator it is given.
+        steps: number of updates.
+        learning_rate: Adam's rate.
+        seed: of the generator that ``next_batch`` gets; the same seed gives the same batches to
+            every model.
+        warmup: steps over which the rate grows from 0.
+        evaluate: called without gradients every ``evaluate_every`` steps and at the end.
+        evaluate_every: steps between evaluations.
+        stop_at: stop as soon as an evaluation is at least this.
+
+    Returns:
+        The losses and evaluations.
+
+    Raises:
+        ValueError: if ``steps`` or ``evaluate_every`` is not positive, or ``stop_at`` is given
+            without ``evaluate``.
+        FloatingPointError: if the loss is no longer finite; names the step.
+
+    Example:
+        >>> from attnbook import Encoder, TransformerConfig
+        >>> from attnbook.tasks import reversal_batch
+        >>> model = Encoder(TransformerConfig(vocab_size=4, d_model=16))
+        >>> record = train(model, lambda g: reversal_batch(8, 4, 4, g), steps=3,
+        ...                learning_rate=1e-3, seed=0)
+        >>> len(record.losses)
+        3
+    """
+    if steps < 1 or evaluate_every < 1:
+        raise ValueError(
+            f"steps and evaluate_every must be positive, got {steps} and {evaluate_every}"
+        )
+    if stop_at is not None and evaluate is None:
+        raise ValueError(f"stop_at={stop_at} needs an evaluate function to compare with, got none")
+    generator = Generator().manual_seed(seed)
+    adam = torch.optim.Adam(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
+    record = Record()
+    model.train()
+    quiet = bool(os.environ.get("TQDM_DISABLE"))
+    for step in tqdm(range(1, steps + 1), "training", unit="step", leave=False, disable=quiet):
+        for group in adam.param_groups:
+            group["lr"] = learning_rate * min(1.0, step / warmup if warmup else 1.0)
+        loss = model.loss(*next_batch(generator))
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        record.losses.append(loss.item())
+        if not loss.isfinite():
+            raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
+        if evaluate is not None and (step % evaluate_every == 0 or step == steps):
+            record.evaluations[step] = _evaluate(model, evaluate)
+            if stop_at is not None and record.evaluations[step] >= stop_at:
+                break
+    return record
+
+
+def _evaluate(model: Encoder, evaluate: Callable[[Encoder], float]) -> float:
+    model.eval()
+    with torch.no_grad():
+        value = evaluate(model)
+    model.train()
+    return value
+
+
+def accuracy(
+    model: Encoder, ids: Int64[Tensor, "batch tokens"], targets: Int64[Tensor, "batch tokens"]
+) -> float:
+    """Share of tokens whose largest logit is the target, from 0 to 1."""
+    return (model(ids).argmax(-1) == targets).double().mean().item()
