@@ -154,6 +154,8 @@ def scaled_dot_product_attention(
         ahead = causal_mask(n_queries, n_keys, device=query.device)
         mask = ahead if mask is None else mask & ahead
     if not return_weights:
+        if mask is not None and mask.dim() < 2:  # the kernel takes no such mask
+            mask = mask.expand(n_queries, n_keys)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale
         )
@@ -271,25 +273,34 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             TypeError: if the mask is not boolean.
-            ValueError: if the mask's shape does not fit.
+            ValueError: if the shape of ``x``, ``memory`` or the mask does not fit.
         """
         memory = x if memory is None else memory
+        d_model = self.query.in_features
+        for name, tokens in (("x", x), ("memory", memory)):
+            if tokens.dim() != 3 or tokens.shape[-1] != d_model:
+                raise ValueError(
+                    f"{name} must have shape (batch, tokens, {d_model}), got {tuple(tokens.shape)}"
+                )
         q = self._split(self.query(x))  # (batch, heads, queries, d_head)
         k = self._split(self.key(memory))
         v = self._split(self.value(memory))
         dropout = self.dropout if self.training else 0.0
+        weights = None
         if return_weights:
             heads, weights = scaled_dot_product_attention(
                 q, k, v, mask, causal=causal, dropout=dropout, return_weights=True
             )
-            return self.output(self._merge(heads)), weights
-        heads = scaled_dot_product_attention(q, k, v, mask, causal=causal, dropout=dropout)
-        return self.output(self._merge(heads))
+        else:
+            heads = scaled_dot_product_attention(q, k, v, mask, causal=causal, dropout=dropout)
+        output: Tensor = self.output(self._merge(heads))
+        return output if weights is None else (output, weights)
 
     def _split(
         self, x: Float[Tensor, "batch tokens d_model"]
     ) -> Float[Tensor, "batch heads tokens d_head"]:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        batch, tokens, d_model = x.shape
+        return x.view(batch, tokens, self.n_heads, d_model // self.n_heads).transpose(1, 2)
 
     def _merge(
         self, x: Float[Tensor, "batch heads tokens d_head"]

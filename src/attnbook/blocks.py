@@ -40,7 +40,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Apply the network to each token alone."""
-        return self.outer(torch.relu(self.inner(x)))
+        output: Tensor = self.outer(torch.relu(self.inner(x)))
+        return output
 
 
 class EncoderBlock(nn.Module):
@@ -98,6 +99,8 @@ class EncoderBlock(nn.Module):
         """Run the block on ``x``; ``mask`` and ``causal`` as in ``MultiHeadAttention``."""
         if self.norm == "pre":
             x = x + self.dropout(self.attention(self.attention_norm(x), mask=mask, causal=causal))
-            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, mask=mask, causal=causal)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        else:
+            x = self.attention_norm(x + self.dropout(self.attention(x, mask=mask, causal=causal)))
+            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        return x

@@ -132,7 +132,8 @@ class Encoder(nn.Module):
         for block in self.blocks:
             x = block(x, mask, causal=self.causal)
         x = self.final_norm(x)
-        return self.embedding.logits(x) if self.output is None else self.output(x)
+        logits: Tensor = self.embedding.logits(x) if self.output is None else self.output(x)
+        return logits
 
     def input(self, ids: Integer[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens d_model"]:
         """What the first block gets: embedding plus position."""
@@ -141,7 +142,8 @@ class Encoder(nn.Module):
             raise ValueError(
                 f"the model takes at most {self.config.max_tokens} tokens, got {n_tokens}"
             )
-        return self.dropout(self.embedding(ids) + self.positions[:n_tokens])
+        x: Tensor = self.dropout(self.embedding(ids) + self.positions[:n_tokens])
+        return x
 
     def loss(
         self, ids: Integer[Tensor, "batch tokens"], targets: Integer[Tensor, "batch tokens"]

@@ -56,7 +56,7 @@ def fingerprint(text: str) -> str:
 
     Example:
         >>> fingerprint("attention")
-        '4476ca6b2ef0'
+        'e0787d272a43'
     """
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

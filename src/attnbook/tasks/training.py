@@ -92,7 +92,7 @@ def train(
             group["lr"] = learning_rate * min(1.0, step / warmup if warmup else 1.0)
         loss = model.loss(*next_batch(generator))
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         adam.step()
         record.losses.append(loss.item())
         if not loss.isfinite():
@@ -116,4 +116,5 @@ def accuracy(
     model: Encoder, ids: Int64[Tensor, "batch tokens"], targets: Int64[Tensor, "batch tokens"]
 ) -> float:
     """Share of tokens whose largest logit is the target, from 0 to 1."""
-    return (model(ids).argmax(-1) == targets).double().mean().item()
+    right: Tensor = model(ids).argmax(-1) == targets
+    return right.double().mean().item()

@@ -1,0 +1,70 @@
+# The commands of the book. `make help` lists them.
+
+PYTHON ?= python3
+SEEDS ?= 3
+PORT ?= 8000
+BIN := .venv/bin
+BUILD := $(BIN)/python -m attnbook.book.build
+
+# One thread a kernel (chapters run side by side, and tiny models are faster so); no progress bars
+# in outputs that are compared.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export TQDM_DISABLE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A reader's own settings must not decide where outputs come from.
+export JUPYTER_PREFER_ENV_PATH := 1
+unexport PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: help book test check html chapters notebooks serve claims lock clean
+
+help:  ## list the commands
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+book: .venv/installed  ## execute the chapters that are out of date, build the HTML
+	@$(BUILD) book
+
+html: .venv/installed  ## build the HTML from the committed outputs, executing nothing
+	@$(BUILD) html
+
+test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
+	$(BIN)/python -m pytest -q tests chapters -n 2 --dist loadfile \
+	  --nbval --nbval-current-env --nbval-cell-timeout 600
+
+check: .venv/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
+	@$(BUILD) chapters $(ONLY)
+
+notebooks: .venv/installed  ## open the chapters in JupyterLab
+	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters
+
+serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
+	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+claims: .venv/installed  ## re-run all chapters under SEEDS=3 other seeds: how often did each claim hold?
+	@$(BUILD) claims --seeds $(SEEDS)
+
+lock: .venv/installed-tests  ## write the versions now installed to constraints.txt
+	$(BIN)/pip freeze --exclude torch --exclude-editable | grep -v ' @ ' > constraints.tmp
+	mv constraints.tmp constraints.txt
+
+clean:  ## remove what was built and cached (.venv stays)
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+.venv/installed: requirements.txt constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
+	@echo "Installing into .venv (about a minute; 1.3 GB) …"
+	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment: on Debian and Ubuntu, install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet -r requirements.txt -e .
+	@touch $@
+
+.venv/installed-tests: .venv/installed tests/requirements.txt
+	@$(BIN)/python -m pip install --quiet -r tests/requirements.txt
+	@touch $@

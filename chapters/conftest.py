@@ -1,0 +1,40 @@
+"""How nbval compares the chapters: `make test` runs it, strictly.
+
+Everything is compared but the drawings, whose numbers stand in the claims beside them. Claims on
+Python's help texts say which text they were measured on; where this Python's differs, those lines
+can't be compared, and the claims still have to hold.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from nbval.plugin import IPyNbCell
+
+from attnbook.tasks.text import fingerprint, python_topics
+
+HERE = Path(__file__).parent
+
+
+def measured_elsewhere() -> bool:
+    """Do the committed outputs come from another text than this Python ships?"""
+    here = fingerprint(python_topics())
+    texts = {
+        output.get("metadata", {}).get("attnbook_claim", {}).get("text")
+        for path in HERE.glob("*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in cell.get("outputs", [])
+    }
+    return bool(texts - {None, here})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose what is not compared."""
+    rules = "nbval_other_text.cfg" if measured_elsewhere() else "nbval.cfg"
+    config.option.nbval_sanitize_with = str(HERE.parent / "tests" / rules)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """nbval passes over cells that were never executed: here they fail."""
+    if isinstance(item, IPyNbCell) and item.cell.execution_count is None:
+        pytest.fail(f"{item.nodeid} was committed without outputs: run `make chapters`")

@@ -1,0 +1,60 @@
+"""The package's own source, shown in a chapter: from the installed code, so it can't drift."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+
+
+def show_source(*objects: Callable[..., object] | type, docstring: bool = False) -> None:
+    """Show the source of functions or classes as highlighted code.
+
+    Args:
+        objects: from the package.
+        docstring: keep the docstrings; the API pages have them, so a chapter leaves them out.
+
+    Raises:
+        TypeError: if an object has no Python source.
+
+    Example:
+        >>> from attnbook import attention_logits
+        >>> show_source(attention_logits)
+        ```python
+        def attention_logits(
+        ...
+    """
+    source = "\n\n\n".join(_source(each, docstring) for each in objects)
+    markdown = f"```python\n{source}\n```"
+    from IPython import get_ipython
+
+    if get_ipython() is None:
+        print(markdown)
+        return
+    from IPython.display import Markdown, display
+
+    display(Markdown(markdown))
+
+
+def _source(each: Callable[..., object] | type, docstring: bool) -> str:
+    try:
+        source = inspect.getsource(each)
+    except OSError as error:
+        raise TypeError(f"expected something with Python source, got {each!r}") from error
+    return source.rstrip() if docstring else _without_docstrings(source)
+
+
+def _without_docstrings(source: str) -> str:
+    source = textwrap.dedent(source).rstrip()
+    lines = source.splitlines()
+    dropped: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        first = node.body[0]
+        is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        if is_docstring and len(node.body) > 1 and first.end_lineno is not None:
+            end = first.end_lineno
+            if end < len(lines) and not lines[end].strip():
+                end += 1
+            dropped.update(range(first.lineno, end + 1))
+    return "\n".join(line for i, line in enumerate(lines, 1) if i not in dropped)
