@@ -5,7 +5,9 @@ import html
 import json
 import re
 import shutil
+import textwrap
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,26 +16,26 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.docutils import SphinxDirective
 
 from attnbook.book.build import CLAIMS
+from attnbook.book.claims import Claim
 from attnbook.book.figures import INK, PAPER
 
 logger = logging.getLogger(__name__)
-
-Claim = dict[str, Any]
 
 
 def load_claims(app: Sphinx) -> None:
     """Read what the build command collected: document -> its claims."""
     path = Path(app.srcdir) / CLAIMS
-    ledger: dict[str, list[Claim]] = {}
+    ledger: dict[str, list[dict[str, Any]]] = {}
     if path.exists():
         ledger = json.loads(path.read_text(encoding="utf-8"))
     else:
         logger.warning("no %s: build with `make book` or `make html`", CLAIMS)
-    by_label: dict[str, tuple[str, Claim]] = {}
+    by_label: dict[str, tuple[str, dict[str, Any]]] = {}
     for docname, claims in ledger.items():
         for claim in claims:
             label = claim["label"]
@@ -68,22 +70,30 @@ def _shows(quoted: str, numbers: Sequence[float]) -> bool:
     return any(f"{number:.{decimals}f}" == plain for number in numbers)
 
 
-class ClaimRole(SphinxRole):
-    """``{claim}`some words 2.77 <label>```: link words to a claim, and check their numbers.
+class ClaimLinks(SphinxTransform):
+    """``[some words 2.77](#claim-label)``: link words to a claim, and check their numbers.
 
-    Every number among the words must be one that the claim shows, rounded as written.
+    Every number among the words must be one that the claim shows, rounded as written. It is a
+    plain Markdown link, so it also reads well where a notebook is opened by itself.
     """
 
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Make the link."""
-        match = re.fullmatch(r"(?s)(.*?)\s*<([a-z0-9-]+)>", self.text)
-        words, label = match.groups() if match else ("", self.text)
+    default_priority = 800  # before MyST looks for the target in the page
+
+    def apply(self, **kwargs: object) -> None:
+        """Resolve every link of the page that points to a claim."""
+        for link in self.document.findall(nodes.reference):
+            if link.get("id_link") and link["refuri"].startswith("#claim-"):
+                self.resolve(link, link["refuri"].removeprefix("#claim-"))
+
+    def resolve(self, link: nodes.reference, label: str) -> None:
+        """Point ``link`` to the page of the claim."""
+        depends_on_claims(self.env)
         docname, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
         if claim is None:
-            logger.warning("no claim is labelled %r", label, location=self.get_location())
-            return [nodes.literal(text=self.text)], []
+            logger.warning("no claim is labelled %r", label, location=link)
+            return
         # On another text than the committed outputs came from, the prose can't know the numbers.
-        for quoted in [] if claim["elsewhere"] else _quoted_numbers(words):
+        for quoted in [] if claim["elsewhere"] else _quoted_numbers(link.astext()):
             if not _shows(quoted, claim["numbers"]):
                 logger.warning(
                     "the prose says %s, claim %r says: measured %s; claimed %s",
@@ -91,20 +101,41 @@ class ClaimRole(SphinxRole):
                     label,
                     claim["measured"],
                     claim["expected"],
-                    location=self.get_location(),
+                    location=link,
                 )
-        depends_on_claims(self.env)
-        return [link_to_claim(self.env, docname, claim, words or claim["statement"])], []
+        del link["id_link"]
+        if not link.children:
+            link += nodes.Text(claim["statement"])
+        elif len(link.astext()) < 16:
+            link["classes"].append("claim-number")  # does not break between lines
+        point_to_claim(link, self.env, docname, claim)
 
 
-def link_to_claim(env: BuildEnvironment, docname: str, claim: Claim, words: str) -> nodes.Node:
-    """A link from the current page to the line of the claim."""
+def point_to_claim(
+    link: nodes.reference, env: BuildEnvironment, docname: str, claim: dict[str, Any]
+) -> None:
+    """Make ``link`` lead from the current page to the line of the claim."""
     page = env.app.builder.get_relative_uri(env.docname, docname)
-    link = nodes.reference(
-        "", words, internal=True, refuri=f"{page}#claim-{claim['label']}", classes=["claim-link"]
-    )
+    link["refuri"] = f"{page}#claim-{claim['label']}"
+    link["internal"] = True
+    link["classes"].append("claim-link")
     link["reftitle"] = f"measured {claim['measured']}; claimed {claim['expected']}"
-    return link
+
+
+class ClaimLine(SphinxDirective):
+    """``{claim-line} label``: show a claim as its chapter does."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Make the box."""
+        depends_on_claims(self.env)
+        label = self.arguments[0]
+        _, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
+        if claim is None:
+            raise self.error(f"no claim is labelled {label!r}")
+        shown = {field.name: claim[field.name] for field in fields(Claim)}
+        return [nodes.raw("", Claim(**shown)._repr_html_(), format="html")]
 
 
 class Ledger(SphinxDirective):
@@ -119,18 +150,20 @@ class Ledger(SphinxDirective):
                 found += self._chapter(docname, claims)
         return found
 
-    def _chapter(self, docname: str, claims: list[Claim]) -> list[nodes.Node]:
+    def _chapter(self, docname: str, claims: list[dict[str, Any]]) -> list[nodes.Node]:
         head = ("Claim", "Measured", "Claimed", "Seeds", "Verdict")
         group = nodes.tgroup(cols=len(head))
         group += [nodes.colspec(colwidth=width) for width in (40, 25, 20, 6, 9)]
         group += nodes.thead("", self._row([nodes.Text(word) for word in head]))
         body = nodes.tbody()
         for claim in claims:
+            link = nodes.reference("", claim["statement"])
+            point_to_claim(link, self.env, docname, claim)
             seeds = str(claim["samples"]) if claim["samples"] > 1 else "–"
             on = f" (text {claim['text']})" if claim["text"] else ""
             body += self._row(
                 [
-                    link_to_claim(self.env, docname, claim, claim["statement"]),
+                    link,
                     nodes.Text(claim["measured"] + on),
                     nodes.Text(claim["expected"]),
                     nodes.Text(seeds),
@@ -180,6 +213,39 @@ def themed_svg(svg: str, alt: str) -> str:
     )
 
 
+def describe(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Give a page the description that search engines show: its first words without formulas."""
+    if doctree is None:
+        return
+    paragraphs = (
+        each for each in doctree.findall(nodes.paragraph) if not each.next_node(nodes.math)
+    )
+    first = next(paragraphs, None)
+    text = textwrap.shorten(first.astext() if first else context["title"], 200, placeholder=" …")
+    context["metatags"] += f'<meta name="description" content="{html.escape(text)}" />'
+
+
+def mend(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Mend what docutils and Sphinx write and screen readers stumble over."""
+    body = context.get("body", "")
+    # What scrolls must be in reach of the keyboard.
+    table = '<div class="pst-scrollable-table-container"'
+    body = body.replace(table, f'{table} tabindex="0"')
+    # A list has to have items, and this role of theirs is deprecated.
+    body = body.replace(' role="doc-biblioentry"', ' role="listitem"')
+    # A signature's parameters are definitions without terms.
+    tags = {"dl": 'span class="sig-lines"', "/dl": "/span", "dd": "span", "/dd": "/span"}
+    context["body"] = re.sub(
+        r'(?s)(?<=<dt class="sig ).*?(?=</dt>)',
+        lambda signature: re.sub("(?<=<)/?d[ld](?=>)", lambda tag: tags[tag[0]], signature[0]),
+        body,
+    )
+
+
 def without_thebe(app: Sphinx, config: Config) -> None:
     """Unregister sphinx-thebe, which would fetch its program from elsewhere.
 
@@ -207,13 +273,37 @@ def copy_mathjax(app: Sphinx, exception: Exception | None) -> None:
         shutil.copyfile(source, target)
 
 
+def write_index(app: Sphinx, exception: Exception | None) -> None:
+    """Lead from index.html to the first page; Jupyter Book's own has no title and no icon."""
+    first, title = f"{app.config.root_doc}.html", html.escape(app.config.html_title)
+    if exception is None and app.builder.format == "html":
+        (Path(app.outdir) / "index.html").write_text(
+            f"""<!DOCTYPE html>
+<html lang="{app.config.language}">
+<head>
+<meta charset="utf-8" />
+<meta http-equiv="refresh" content="0; url={first}" />
+<link rel="icon" href="_static/{Path(app.config.html_favicon).name}" />
+<title>{title}</title>
+</head>
+<body><a href="{first}">{title}</a></body>
+</html>
+""",
+            encoding="utf-8",
+        )
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
-    app.add_role("claim", ClaimRole())
+    app.add_transform(ClaimLinks)
+    app.add_directive("claim-line", ClaimLine)
     app.add_directive("claims-ledger", Ledger)
     app.connect("config-inited", without_thebe)
     app.connect("builder-inited", load_claims)
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", inline_figures)
+    app.connect("html-page-context", describe)
+    app.connect("html-page-context", mend)
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", write_index)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

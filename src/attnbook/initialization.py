@@ -55,6 +55,7 @@ SCHEMES: dict[str, Scheme] = {
         "of the Annotated Transformer",
     ),
 }
+"""The table, by name; ``print(SCHEMES)`` shows every row."""
 
 
 def initialize_(
@@ -87,9 +88,9 @@ def initialize_(
         ValueError: if the scheme is unknown.
 
     Example:
-        >>> weight = initialize_(torch.empty(1000, 64), "inverse_sqrt", fan_in=1000, fan_out=64)
-        >>> round(weight.std().item(), 2)   # 1/sqrt(64) = 0.125
-        0.12
+        >>> weight = initialize_(torch.empty(1000, 100), "inverse_sqrt", fan_in=1000, fan_out=100)
+        >>> round(weight.std().item(), 2)   # 1/sqrt(100)
+        0.1
     """
     row = get_scheme(scheme)
     std = row.std(fan_in, fan_out)

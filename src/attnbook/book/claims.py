@@ -235,10 +235,10 @@ def _check(
         tolerance = atol + rtol * target.abs().max().item()
         held = bool(((measured - target).abs() <= atol + rtol * target.abs()).all())
         distance = (measured - target).abs().max().item()
-        shown = f"all {measured.numel()} entries within {tolerance:.0e}"
+        shown = f"all {measured.numel()} entries within {tolerance:g}"
         if not held:
             shown = f"a largest difference of {distance:.2e}"
-        return finish(held, shown, f"equal within {tolerance:.0e}", 1)
+        return finish(held, shown, f"equal within {tolerance:g}", 1)
 
     mean, error, n = _moments(measured, "measured")
     shown = _number(mean, error, unit)
@@ -251,7 +251,7 @@ def _check(
         base, base_error, base_n = _moments(target, "exceeds")
         held = mean - factor * base >= MARGIN * math.hypot(error, factor * base_error)
         ratio = mean / base if base else math.inf
-        shown = f"{shown} against {_number(base, base_error, unit)}, {ratio:.3g} times as much"
+        shown = f"{shown} against {_number(base, base_error, unit)}, {_number(ratio, 0, "")} times as much"
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
         return finish(
             held, shown, expected, max(n, base_n), mean, error, base, base_error, ratio, factor
@@ -302,8 +302,11 @@ def _moments(samples: object, name: str) -> tuple[float, float, int]:
 
 
 def _tolerance(rtol: float, atol: float, unit: str) -> str:
-    parts = [f"{100 * rtol:g} %"] if rtol else []
-    parts += [_number(atol, 0, unit)] if atol else []
+    parts = []
+    if rtol:
+        parts.append(f"{100 * rtol:g} %" if rtol >= 1e-4 else f"{rtol:.0e} of it")
+    if atol:
+        parts.append(f"{atol:g}{f' {unit}' if unit else ''}")
     return f" within {' + '.join(parts)}" if parts else ""
 
 
@@ -321,10 +324,7 @@ def _number(mean: float, error: float, unit: str) -> str:
     decimals = max(0, -math.floor(math.log10(error)))
     most = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else decimals
     decimals = min(decimals, most)
-    return f"{mean:.{decimals}f} ± {_error(error, decimals)}{behind}"
-
-
-def _error(error: float, decimals: int) -> str:
-    """The error with the mean's decimals, or its first digit where that would show a zero."""
     shown = f"{error:.{decimals}f}"
-    return shown if float(shown) else f"{error:.1g}"
+    if not float(shown):
+        shown = f"<{10**-decimals:g}"
+    return f"{mean:.{decimals}f} ± {shown}{behind}"

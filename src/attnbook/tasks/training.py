@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Int64
 from torch import Generator, Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from attnbook.transformer import Encoder
 
