@@ -1,8 +1,9 @@
 """How nbval compares the chapters: `make test` runs it, strictly.
 
-Everything is compared but the drawings, whose numbers stand in the claims beside them. Claims on
-Python's help texts say which text they were measured on; where this Python's differs, those lines
-can't be compared, and the claims still have to hold.
+Everything is compared but the drawings, whose numbers stand in the claims
+beside them. Claims on Python's help texts say which text they were measured
+on; where this Python's differs, those lines can't be compared, and the claims
+still have to hold.
 """
 
 import json
@@ -17,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def measured_elsewhere() -> bool:
-    """Do the committed outputs come from another text than this Python ships?"""
+    """Do the committed outputs come from a text that this Python lacks?"""
     here = fingerprint(python_topics())
     texts = {
         output.get("metadata", {}).get("attnbook_claim", {}).get("text")
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """nbval passes over cells that were never executed: here they fail."""
+    """Fail cells that were never executed: nbval alone passes over them."""
     if isinstance(item, IPyNbCell) and item.cell.execution_count is None:
-        pytest.fail(f"{item.nodeid} was committed without outputs: run `make chapters`")
+        pytest.fail(
+            f"{item.nodeid} was committed without outputs: run `make chapters`"
+        )

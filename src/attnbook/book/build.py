@@ -188,12 +188,12 @@ def html() -> None:
 
 def write_chapters(only: list[str]) -> None:
     """Re-execute chapters and write their outputs into the notebooks."""
-    chosen = [path for path in chapters() if not only or path.stem in only]
-    if not chosen:
+    known = {path.stem: path for path in chapters()}
+    if unknown := [name for name in only if name not in known]:
         raise BuildError(
-            f"no chapter is called {' or '.join(only)}; there are "
-            f"{', '.join(path.stem for path in chapters())}"
+            f"no chapter is called {' or '.join(unknown)}; there are {', '.join(known)}"
         )
+    chosen = [path for name, path in known.items() if not only or name in only]
     cache = open_cache()
     for path, _, notebook, seconds in execute_all([(path, None) for path in chosen]):
         write_whole(path, nbformat.writes(notebook) + "\n")

@@ -217,8 +217,8 @@ def _check(
         raise TypeError(f"factor goes with exceeds, got it with {form}")
 
     def finish(held: bool, shown: str, expected: str, n: int, *numbers: float) -> Claim:
-        rounded = tuple(float(f"{x:.10g}") for x in numbers)
-        return Claim(statement, label, form, shown, expected, bool(held), n, rounded, text)
+        finite = tuple(float(f"{x:.10g}") for x in numbers if math.isfinite(x))
+        return Claim(statement, label, form, shown, expected, bool(held), n, finite, text)
 
     if form == "equals":
         held, shown, expected, numbers = _equal(measured, target, unit)
@@ -232,6 +232,8 @@ def _check(
                 f"tensors of shapes {tuple(measured.shape)} and {tuple(target.shape)} "
                 "can't be close"
             )
+        if not measured.numel():
+            raise ValueError("measured is an empty tensor")
         tolerance = atol + rtol * target.abs().max().item()
         held = bool(((measured - target).abs() <= atol + rtol * target.abs()).all())
         distance = (measured - target).abs().max().item()
@@ -249,15 +251,18 @@ def _check(
         return finish(held, shown, expected, n, mean, error, goal, tolerance)
     if form == "exceeds":
         base, base_error, base_n = _moments(target, "exceeds")
-        held = mean - factor * base >= MARGIN * math.hypot(error, factor * base_error)
+        lead = mean - factor * base - MARGIN * math.hypot(error, factor * base_error)
+        held = math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0)
         ratio = mean / base if base else math.inf
-        shown = f"{shown} against {_number(base, base_error, unit)}, {_number(ratio, 0, "")} times as much"
+        times = _number(ratio, 0, "")
+        shown = f"{shown} against {_number(base, base_error, unit)}, {times} times as much"
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
         return finish(
             held, shown, expected, max(n, base_n), mean, error, base, base_error, ratio, factor
         )
     bound = float(target)
-    held = mean + MARGIN * error <= bound if form == "at_most" else mean - MARGIN * error >= bound
+    room = bound - mean if form == "at_most" else mean - bound
+    held = math.isfinite(mean) and room >= MARGIN * error
     words = "at most" if form == "at_most" else "at least"
     return finish(held, shown, f"{words} {_number(bound, 0, unit)}", n, mean, error, bound)
 
@@ -267,6 +272,8 @@ def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str,
         if measured.shape != target.shape or measured.dtype != target.dtype:
             kinds = [f"{t.dtype} of shape {tuple(t.shape)}" for t in (measured, target)]
             raise TypeError(f"tensors can't be equal: {kinds[0]} and {kinds[1]}")
+        if not measured.numel():
+            raise ValueError("measured is an empty tensor")
         differ = int((measured != target).sum())
         shown = f"all {target.numel()} entries equal" if not differ else f"{differ} entries differ"
         return differ == 0, shown, "equal in every bit", []
@@ -289,9 +296,12 @@ def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str,
 def _moments(samples: object, name: str) -> tuple[float, float, int]:
     """Mean, standard error of the mean, and number of samples."""
     try:
-        values = np.asarray(samples, dtype=np.float64)
-    except (TypeError, ValueError):
+        values = np.asarray(samples)
+    except ValueError:
         raise TypeError(f"{name} must be a number or samples, got {samples!r}") from None
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be a number or samples, got {samples!r}")
+    values = values.astype(np.float64)
     if values.ndim > 1:
         raise TypeError(f"{name} must be a number or samples, got shape {values.shape}")
     if values.size == 0:
@@ -306,7 +316,7 @@ def _tolerance(rtol: float, atol: float, unit: str) -> str:
     if rtol:
         parts.append(f"{100 * rtol:g} %" if rtol >= 1e-4 else f"{rtol:.0e} of it")
     if atol:
-        parts.append(f"{atol:g}{f' {unit}' if unit else ''}")
+        parts.append(f"{atol:g} {unit}".rstrip())
     return f" within {' + '.join(parts)}" if parts else ""
 
 
@@ -315,11 +325,12 @@ def _number(mean: float, error: float, unit: str) -> str:
     behind = f" {unit}" if unit else ""
     if not math.isfinite(mean):
         return f"{mean}{behind}"
-    if error < SMALLEST_SHOWN:
+    if error < SMALLEST_SHOWN * max(1.0, abs(mean)):
         if 0 < abs(mean) < SMALLEST_SHOWN:
             return f"below {SMALLEST_SHOWN:.0e}{behind}"
-        if float(mean).is_integer() and abs(mean) < 1e6:
-            return f"{mean:.0f}{behind}"
+        whole = round(mean)
+        if math.isclose(mean, whole, rel_tol=SMALLEST_SHOWN) and abs(whole) < 1e15:
+            return f"{whole if abs(whole) < 1e6 else f'{whole:,}'}{behind}"
         return f"{float(f'{mean:.3g}'):,.10g}{behind}"
     decimals = max(0, -math.floor(math.log10(error)))
     most = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else decimals
