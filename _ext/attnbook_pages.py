@@ -5,7 +5,6 @@ import html
 import json
 import re
 import shutil
-import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -213,20 +212,6 @@ def themed_svg(svg: str, alt: str) -> str:
     )
 
 
-def describe(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    """Give a page the description that search engines show: its first words without formulas."""
-    if doctree is None:
-        return
-    paragraphs = (
-        each for each in doctree.findall(nodes.paragraph) if not each.next_node(nodes.math)
-    )
-    first = next(paragraphs, None)
-    text = textwrap.shorten(first.astext() if first else context["title"], 200, placeholder=" …")
-    context["metatags"] += f'<meta name="description" content="{html.escape(text)}" />'
-
-
 def mend(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -302,7 +287,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", load_claims)
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", inline_figures)
-    app.connect("html-page-context", describe)
     app.connect("html-page-context", mend)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", write_index)

@@ -38,18 +38,25 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(
-        self, vocab_size: int, d_model: int, *, scaled: bool = False, init: str = "inverse_sqrt"
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        scaled: bool = False,
+        init: str = "inverse_sqrt",
     ) -> None:
         super().__init__()
         if vocab_size < 1 or d_model < 1:
-            raise ValueError(
-                f"vocab_size and d_model must be positive, got {vocab_size} and {d_model}"
-            )
+            given = f"{vocab_size} and {d_model}"
+            raise ValueError(f"vocab_size and d_model must be positive, got {given}")
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.factor = math.sqrt(d_model) if scaled else 1.0
         initialize_(self.weight, init, fan_in=vocab_size, fan_out=d_model)
 
-    def forward(self, ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
+    def forward(
+        self,
+        ids: Integer[Tensor, "..."],
+    ) -> Float[Tensor, "... d_model"]:
         """Look up the vectors of ``ids`` and multiply them by the factor.
 
         Args:
@@ -60,17 +67,22 @@ class TokenEmbedding(nn.Module):
             ValueError: if an id is outside the vocabulary (on a GPU torch's own device-side
                 assertion speaks instead: a check would have to wait for the device).
         """
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise TypeError(f"token ids must be integers, got a tensor of {ids.dtype}")
+        kind = ids.dtype
+        if kind.is_floating_point or kind.is_complex or kind == torch.bool:
+            raise TypeError(f"token ids must be integers, got a tensor of {kind}")
         try:
             return F.embedding(ids.long(), self.weight) * self.factor
         except IndexError:
+            vocab_size = self.weight.shape[0]
             raise ValueError(
-                f"token ids must be in 0 … {self.weight.shape[0] - 1} (vocab_size is "
-                f"{self.weight.shape[0]}), got ids from {ids.min().item()} to {ids.max().item()}"
+                f"token ids must be in 0 … {vocab_size - 1} (vocab_size is "
+                f"{vocab_size}), got ids from {ids.min().item()} to {ids.max().item()}"
             ) from None
 
-    def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab"]:
+    def logits(
+        self,
+        hidden: Float[Tensor, "... d_model"],
+    ) -> Float[Tensor, "... vocab"]:
         r"""Use the same matrix as the output layer: ``hidden`` times the transpose of ``weight``.
 
         .. math:: \text{logits} = H E^\top

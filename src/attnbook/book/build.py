@@ -218,17 +218,20 @@ def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
     write_whole(BUILD / "config.yml", yaml.safe_dump(config, sort_keys=False))
 
     # Sphinx reads a page again when its file changed. Outputs come from elsewhere, and so do the
-    # extension, the look and the API pages: when those changed, everything is read again.
+    # extension, the look, the contents and the API pages: when those changed, all is built again.
     state = hashlib.sha256((BUILD / "config.yml").read_bytes() + code_fingerprint().encode())
     for folder in ("_ext", "_static", "_templates"):
         for path in sorted(Path(folder).glob("*.*")):
             state.update(str(path).encode() + b"\0" + path.read_bytes())
+    state.update(Path("_toc.yml").read_bytes())
     for notebook in notebooks.values():
         outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
         state.update(json.dumps(outputs, sort_keys=True).encode())
     stamp = BUILD / "rendered"
     fresh = stamp.exists() and stamp.read_text() == state.hexdigest()
     stamp.unlink(missing_ok=True)
+    if not fresh:
+        shutil.rmtree(BUILD / "html", ignore_errors=True)  # or pages of removed files would stay
 
     command = [
         str(Path(sys.executable).with_name("jupyter-book")),

@@ -1,0 +1,438 @@
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from attnbook.book import build
+
+ROOT = Path(__file__).parents[2]
+PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+def write_chapter(name: str, *sources: str, prose: str = "# A chapter") -> Path:
+    path = Path("chapters", f"{name}.ipynb")
+    cells = [new_markdown_cell(prose, id="prose")]
+    cells += [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
+    nbformat.write(new_notebook(cells=cells, metadata=PYTHON3), path)
+    return path
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def outputs(path: Path) -> list[NotebookNode]:
+    return [o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])]
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A book of two chapters, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ATTNBOOK_SEED", raising=False)
+    for folder in ("chapters", "src"):
+        Path(folder).mkdir()
+    Path("src/module.py").write_text("x = 1\n")
+    Path("requirements.txt").write_text("numpy==2.0.0\n")
+    Path("intro.md").write_text("# The book\n")
+    chapters = [{"file": "chapters/01_one"}, {"file": "chapters/02_two"}]
+    toc = {"format": "jb-book", "root": "intro", "parts": [{"chapters": chapters}]}
+    Path("_toc.yml").write_text(json.dumps(toc))
+    write_chapter("01_one", "print(6 * 7)")
+    write_chapter("02_two", "print('two')")
+    return tmp_path
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict[Path, NotebookNode]]:
+    """What the commands would have made pages of."""
+    calls: list[dict[Path, NotebookNode]] = []
+    monkeypatch.setattr(build, "render", lambda notebooks, execution: calls.append(notebooks))
+    return calls
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The chapters that were executed, in the order of their names; no kernel is started."""
+    names: list[str] = []
+
+    def pretend(path: Path, **options: object) -> tuple[NotebookNode, float]:
+        names.append(path.stem)
+        names.sort()
+        notebook = nbformat.read(path, 4)
+        notebook.cells[1].execution_count = 1
+        return notebook, 0.1
+
+    monkeypatch.setattr(build, "execute", pretend)
+    return names
+
+
+@pytest.fixture
+def executed_anew(book, rendered, executed) -> Callable[[], list[str]]:
+    """Build once; the function builds again and says which chapters that executed."""
+    assert build.main(["book"]) == 0
+
+    def again() -> list[str]:
+        executed.clear()
+        assert build.main(["book"]) == 0
+        return executed
+
+    return again
+
+
+def test_first_build_executes_every_chapter(book, rendered, executed):
+    assert build.main(["book"]) == 0
+    assert executed == ["01_one", "02_two"]
+
+
+def test_second_build_executes_nothing(executed_anew):
+    assert executed_anew() == []
+
+
+def test_changed_prose_executes_nothing(executed_anew):
+    write_chapter("01_one", "print(6 * 7)", prose="# Another title")
+    assert executed_anew() == []
+
+
+def test_changed_prose_is_rendered_with_the_cached_outputs(book, rendered):
+    build.main(["book"])
+    path = write_chapter("01_one", "print(6 * 7)", prose="# Another title")
+    build.main(["book"])
+    prose, code = rendered[-1][path].cells
+    assert prose.source == "# Another title"
+    assert code.outputs[0].text == "42\n"
+
+
+def test_changed_code_executes_its_chapter_only(executed_anew):
+    write_chapter("02_two", "print('three')")
+    assert executed_anew() == ["02_two"]
+    assert executed_anew() == []
+
+
+@pytest.mark.parametrize("path", ["src/module.py", "requirements.txt"])
+def test_changed_package_or_environment_executes_everything(path, executed_anew):
+    Path(path).write_text("# changed\n")
+    assert executed_anew() == ["01_one", "02_two"]
+    assert executed_anew() == []
+
+
+def test_new_module_executes_everything(executed_anew):
+    Path("src/deeper").mkdir()
+    Path("src/deeper/another.py").touch()
+    assert executed_anew() == ["01_one", "02_two"]
+
+
+def test_book_leaves_the_chapters_as_they_are(book, rendered):
+    before = {path: path.read_bytes() for path in Path("chapters").iterdir()}
+    build.main(["book"])
+    assert {path: path.read_bytes() for path in Path("chapters").iterdir()} == before
+
+
+def test_failing_chapter_is_named_with_its_error_and_the_others_are_executed(
+    book, rendered, capsys
+):
+    write_chapter("01_one", "x = 1", "x / 0")
+    assert build.main(["book"]) == 1
+    shown = plain(capsys.readouterr().err)
+    assert "chapters/01_one.ipynb" in shown
+    assert "ZeroDivisionError: division by zero" in shown
+    assert "02_two" not in shown
+    assert rendered == []
+
+    write_chapter("01_one", "x = 1")
+    assert build.main(["book"]) == 0
+    assert "Chapters to execute: 1 of 2" in capsys.readouterr().out
+
+
+def test_html_executes_nothing(book, rendered, executed):
+    assert build.main(["html"]) == 0
+    assert executed == []
+    assert [path.stem for path in rendered[0]] == ["01_one", "02_two"]
+
+
+def test_chapters_writes_the_outputs_and_keeps_everything_else(book, capsys):
+    path = Path("chapters/01_one.ipynb")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].metadata = {"mystnb": {"image": {"alt": "A line"}}, "tags": ["hide-input"]}
+    nbformat.write(notebook, path)
+    path.chmod(0o640)
+    assert build.main(["chapters"]) == 0
+
+    written = nbformat.read(path, 4)
+    assert written.cells[1].execution_count == 1
+    assert written.cells[1].outputs[0].text == "42\n"
+    assert written.cells[0] == notebook.cells[0]
+    assert written.cells[1].metadata == notebook.cells[1].metadata
+    assert written.metadata.kernelspec == notebook.metadata.kernelspec
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert outputs(Path("chapters/02_two.ipynb"))[0].text == "two\n"
+
+
+def test_chapters_writes_the_same_bytes_each_time(book):
+    path = Path("chapters/01_one.ipynb")
+    build.main(["chapters"])
+    first = path.read_bytes()
+    build.main(["chapters"])
+    assert path.read_bytes() == first
+
+
+def test_book_executes_nothing_after_chapters(book, rendered, executed):
+    build.main(["chapters"])
+    executed.clear()
+    build.main(["book"])
+    assert executed == []
+
+
+def test_chapters_executes_only_what_is_named(book, executed):
+    assert build.main(["chapters", "02_two"]) == 0
+    assert executed == ["02_two"]
+
+
+@pytest.mark.parametrize("names", [["03_three"], ["01_one", "03_three"]])
+def test_unknown_chapter_is_an_error(names, book, executed, capsys):
+    assert build.main(["chapters", *names]) == 1
+    shown = capsys.readouterr().err
+    assert "no chapter is called 03_three" in shown
+    assert "there are 01_one, 02_two" in shown
+    assert executed == []
+
+
+def test_failing_chapter_is_not_written(book):
+    path = write_chapter("01_one", "print('new')", "x / 0")
+    before = path.read_bytes()
+    assert build.main(["chapters"]) == 1
+    assert path.read_bytes() == before
+    assert outputs(Path("chapters/02_two.ipynb"))[0].text == "two\n"
+
+
+@pytest.mark.parametrize("step", ["chmod", "replace"])
+def test_interrupted_write_leaves_the_old_file_and_nothing_else(step, tmp_path, monkeypatch):
+    path = tmp_path / "chapter.ipynb"
+    if step == "replace":
+        path.write_text("old")
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, step, interrupt)
+    before = [(each.name, each.read_text()) for each in tmp_path.iterdir()]
+    with pytest.raises(KeyboardInterrupt):
+        build.write_whole(path, "new")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == before
+
+
+def test_file_is_never_seen_half_written(tmp_path, monkeypatch):
+    path = tmp_path / "chapter.ipynb"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        build.write_whole(path, "new" * 100_000 + "\udc80")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["chapter.ipynb"]
+
+
+CLAIM = "from attnbook.book import claim, seeds\nseed = seeds(1)[0] // 1000\n"
+
+
+def test_claims_that_hold_for_every_seed_pass(book, capsys):
+    write_chapter("01_one", CLAIM + "claim('It is there', seed, label='there', at_least=1)")
+    assert build.main(["claims", "--seeds", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "✓ 2/2  01_one  there: It is there\n" in shown
+    assert "1 of 1 claims held for every seed" in shown
+
+
+def test_claim_that_fails_for_one_seed_fails(book, capsys):
+    path = write_chapter("01_one", CLAIM + "claim('It is low', seed, label='low', at_most=1)")
+    before = path.read_bytes()
+    assert build.main(["claims", "--seeds", "2"]) == 1
+    shown = capsys.readouterr()
+    assert "✗ 1/2  01_one  low: It is low\n" in shown.out
+    assert "0 of 1 claims held for every seed" in shown.out
+    assert "01_one, ATTNBOOK_SEED=2: ClaimFailedError: It is low" in shown.err
+    assert path.read_bytes() == before
+
+
+def test_claim_that_one_seed_does_not_reach_fails(book, capsys):
+    reach = "if seed == 1: claim('It is reached', 1, label='reached', equals=1)"
+    write_chapter("01_one", CLAIM + reach)
+    assert build.main(["claims", "--seeds", "2"]) == 1
+    shown = capsys.readouterr()
+    assert "✗ 1/2  01_one  reached: It is reached\n" in shown.out
+    assert "1 claims did not hold for every seed" in shown.err
+
+
+def test_committed_claim_that_no_seed_reaches_fails(book, capsys):
+    path = write_chapter("01_one", "pass")
+    notebook = nbformat.read(path, 4)
+    gone = {build.METADATA_KEY: {"label": "gone", "statement": "It is gone"}}
+    notebook.cells[1].outputs = [new_output("display_data", metadata=gone)]
+    nbformat.write(notebook, path)
+    assert build.main(["claims", "--seeds", "1"]) == 1
+    assert "✗ 0/1  01_one  gone: It is gone\n" in capsys.readouterr().out
+
+
+def test_error_beside_the_claims_fails(book, capsys):
+    write_chapter("02_two", "x / 0")
+    assert build.main(["claims", "--seeds", "1"]) == 1
+    assert "02_two, ATTNBOOK_SEED=1: NameError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n", ["0", "-1"])
+def test_claims_need_a_seed(n, book, executed, capsys):
+    assert build.main(["claims", "--seeds", n]) == 1
+    assert f"SEEDS must be at least 1, got {n}" in capsys.readouterr().err
+    assert executed == []
+
+
+def copy_machinery(folder: Path) -> None:
+    for name in ("_ext", "_static", "_templates"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copyfile(ROOT / "_config.yml", folder / "_config.yml")
+
+
+@pytest.fixture
+def built_whole(book, monkeypatch) -> list[bool]:
+    """For each call of jupyter-book: was it told to build everything? It builds nothing here."""
+    copy_machinery(book)
+    calls: list[bool] = []
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        calls.append("--all" in command)
+        Path("_build/html").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, Path("broken").exists())
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_second_rendering_builds_only_what_changed(built_whole):
+    build.main(["html"])
+    Path("_build/html/page.html").touch()
+    build.main(["html"])
+    assert built_whole == [True, False]
+    assert Path("_build/html/page.html").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "_config.yml",
+        "_ext/attnbook_pages.py",
+        "_static/book.css",
+        "_templates/navbar-logo.html",
+        "_toc.yml",
+        "requirements.txt",
+        "src/module.py",
+    ],
+)
+def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_whole):
+    build.main(["html"])
+    Path("_build/html/removed.html").touch()
+    with Path(path).open("a") as file:
+        file.write("\nanother: line\n" if path == "_config.yml" else "\n# another line\n")
+    build.main(["html"])
+    assert built_whole == [True, True]
+    assert not Path("_build/html/removed.html").exists()
+
+
+def test_changed_outputs_build_everything(built_whole):
+    build.main(["html"])
+    build.main(["chapters", "01_one"])
+    build.main(["html"])
+    assert built_whole == [True, True]
+
+
+def test_everything_is_built_again_after_a_failure(built_whole):
+    build.main(["html"])
+    Path("broken").touch()
+    assert build.main(["html"]) == 1
+    Path("broken").unlink()
+    assert build.main(["html"]) == 0
+    assert built_whole == [True, False, True]
+
+
+# Books that are rendered by Sphinx: one that is right, and one with all that must not pass.
+
+CLAIMED = """from attnbook.book import claim, use_style
+claim("The variance is d_head", [63.2, 64.2, 63.7], label="variance", close_to=64, rtol=0.1)"""
+DRAWN = """import matplotlib.pyplot as plt
+use_style()
+plt.plot([1, 2], label="<a>")
+plt.show()"""
+ALT = 'A line that rises "steeply" & <straight> from one to two'
+
+
+def small_book(folder: Path, prose: str, *, alt: str, code: tuple[str, ...]) -> None:
+    copy_machinery(folder)
+    (folder / "chapters/references.bib").touch()
+    (folder / "chapters/02_two.ipynb").unlink()
+    (folder / "chapters/02_two.md").write_text("# Ledger\n\n```{claims-ledger}\n```\n")
+    path = write_chapter("01_one", *code, prose=f"# One\n\n{prose}")
+    notebook = nbformat.read(path, 4)
+    if alt:
+        notebook.cells[2].metadata["mystnb"] = {"image": {"alt": alt}}
+    nbformat.write(notebook, path)
+    assert build.main(["chapters"]) == 0
+
+
+@pytest.fixture
+def page(book) -> Callable[[str], BeautifulSoup]:
+    """A built page, parsed."""
+
+    def parsed(name: str) -> BeautifulSoup:
+        html = Path("_build/html", name).read_text(encoding="utf-8")
+        return BeautifulSoup(html, "html.parser")
+
+    return parsed
+
+
+def test_right_book_is_rendered(book, page, capfd):
+    prose = "It is [63.7](#claim-variance), or [64](#claim-variance); see [](#claim-variance)."
+    small_book(book, prose, alt=ALT, code=(CLAIMED, DRAWN))
+    assert build.main(["html"]) == 0
+    assert "WARNING" not in capfd.readouterr().err
+
+    chapter = page("chapters/01_one.html")
+    links = chapter.select("p > a.claim-link")
+    assert [link["href"] for link in links] == ["#claim-variance"] * 3
+    assert [link.text for link in links] == ["63.7", "64", "The variance is d_head"]
+    assert chapter.select_one("#claim-variance .claim-statement").text == "The variance is d_head"
+    (figure,) = chapter.select("svg.figure")
+    assert figure["role"] == "img"
+    assert figure["aria-label"] == ALT
+    assert "currentColor" in str(figure)
+    assert not chapter.select("article img")
+
+    row = page("chapters/02_two.html").select_one("table.claims-ledger tbody tr")
+    cells = [cell.text for cell in row.select("td")]
+    assert cells == [
+        "The variance is d_head",
+        "63.7 ± 0.3",
+        "64 within 10 %",
+        "3",
+        "✓ holds",
+    ]
+    assert row.a["href"] == "01_one.html#claim-variance"
+
+
+def test_wrong_book_is_not_rendered(book, capfd):
+    prose = "It is [65](#claim-variance) and not [64](#claim-varience)."
+    small_book(book, prose, alt="", code=(CLAIMED, DRAWN, CLAIMED))
+    assert build.main(["html"]) == 1
+    shown = plain(capfd.readouterr().err)
+    assert "the book was not built" in shown
+    for expected in (
+        r"chapters/01_one.*WARNING: the prose says 65, claim 'variance' says: measured 63.7 ± 0.3",
+        r"chapters/01_one.*WARNING: no claim is labelled 'varience'",
+        r"chapters/01_one.*WARNING: a figure has no alt text",
+        r"WARNING: claim 'variance' is in chapters/01_one and in chapters/01_one",
+    ):
+        assert re.search(expected, shown)

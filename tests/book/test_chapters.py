@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import nbformat
+import pytest
+from built import CHAPTERS, HTML
+from nbformat import NotebookNode
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def notebook(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.fixture
+def code(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_there_are_chapters():
+    assert CHAPTERS
+
+
+def test_notebook_is_valid(notebook):
+    nbformat.validate(notebook)
+
+
+def test_kernel_is_python(notebook):
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_cells_were_executed_from_top_to_bottom(code):
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+
+
+def test_no_cell_shows_an_error_or_a_warning(code):
+    for cell in code:
+        for output in cell.outputs:
+            assert output.output_type != "error", output.evalue
+            assert output.get("name") != "stderr", output.text
+
+
+def test_cells_are_at_most_40_lines(code):
+    lengths = {cell.execution_count: len(cell.source.splitlines()) for cell in code}
+    assert {count: length for count, length in lengths.items() if length > 40} == {}
+
+
+def test_figures_are_described_in_words(code):
+    for cell in code:
+        if any(kind.startswith("image/") for o in cell.outputs for kind in o.get("data", {})):
+            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            assert len(alt) >= 40, f"alt text of cell {cell.execution_count}: {alt!r}"
+
+
+def test_no_output_is_exempt_from_comparison(code):
+    for cell in code:
+        words = " ".join([cell.source, *cell.metadata.get("tags", [])]).lower().replace("-", "_")
+        assert "nbval_" not in words
+        assert "pytest.skip" not in words
+        assert "raises_exception" not in words
+
+
+def test_page_is_at_most_one_and_a_half_megabytes(path):
+    page = HTML / "chapters" / f"{path.stem}.html"
+    assert page.exists(), "run `make html` first"
+    assert page.stat().st_size <= 1_500_000

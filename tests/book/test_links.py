@@ -1,0 +1,47 @@
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from bs4 import BeautifulSoup
+from built import HTML, PAGES, WRITTEN
+
+
+@cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@cache
+def ids(path: Path) -> list[str]:
+    return [tag["id"] for tag in parsed(path).select("[id]")]
+
+
+def test_the_book_is_built():
+    assert PAGES, "run `make html` first"
+
+
+@pytest.mark.parametrize("page", ["index.html", *PAGES])
+def test_everything_that_a_page_refers_to_exists_once(page):
+    path = HTML / page
+    broken = []
+    for tag in parsed(path).select("[href], [src]"):
+        address = tag.get("href") or tag["src"]
+        if address.startswith(("http:", "https:", "mailto:", "data:")):
+            continue
+        file, anchor = urldefrag(address)
+        target = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
+        if not target.is_file() or (anchor and ids(target).count(unquote(anchor)) != 1):
+            broken.append(address)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_written_pages_describe_themselves(page):
+    (meta,) = parsed(HTML / page).select("meta[name=description]")
+    assert len(meta["content"]) >= 20
+
+
+def test_index_leads_to_the_first_page():
+    refresh = parsed(HTML / "index.html").select_one("meta[http-equiv=refresh]")["content"]
+    assert refresh == "0; url=intro.html"

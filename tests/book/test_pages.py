@@ -1,0 +1,281 @@
+"""The built book in a real browser: every page, both themes, a screen and a phone."""
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from built import CHAPTERS, HTML, PAGES, WRITTEN
+from playwright.sync_api import Browser, BrowserContext, Page, Response, sync_playwright
+
+pytestmark = pytest.mark.browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+VIEWS = [(theme, width) for theme in ("light", "dark") for width in (1280, 390)]
+CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
+
+
+def find_chromium() -> str:
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        without = pytest.fail if os.environ.get("CI") else pytest.skip
+        without(
+            "no Chromium to open the pages with: on Debian and Ubuntu apt-get install chromium, "
+            "elsewhere install Chrome or Chromium, or set CHROMIUM=/path/to/it"
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert PAGES, "run `make html` first"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium())
+        yield browser
+        browser.close()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *message: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(HTML)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def contexts(browser: Browser) -> Iterator[dict[tuple[str, int], BrowserContext]]:
+    """One window for each view, so that a page's scripts and styles are loaded once."""
+    opened = {
+        (theme, width): browser.new_context(
+            color_scheme=theme, viewport={"width": width, "height": 900}
+        )
+        for theme, width in VIEWS
+    }
+    yield opened
+    for context in opened.values():
+        context.close()
+
+
+@dataclass
+class Visit:
+    """A page that was opened, and what happened meanwhile."""
+
+    page: Page
+    theme: str
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("response", self.check)
+        self.page.on("requestfailed", lambda request: self.errors.append(f"lost: {request.url}"))
+        self.page.on("pageerror", lambda error: self.errors.append(f"raised: {error}"))
+        self.page.on(
+            "console",
+            lambda line: (
+                self.errors.append(f"{line.type}: {line.text}")
+                if line.type in ("error", "warning")
+                else None
+            ),
+        )
+
+    def check(self, response: Response) -> None:
+        if response.status >= 400:
+            self.errors.append(f"{response.status}: {response.url}")
+
+    def open(self, address: str) -> None:
+        self.page.goto(address, wait_until="load")
+        self.page.evaluate("() => window.MathJax?.startup?.promise.then(() => null)")
+
+    def left(self, home: str) -> list[str]:
+        return [url for url in self.requests if not url.startswith((home, "data:", "blob:"))]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(name, *view) for name in PAGES for view in VIEWS],
+    ids=lambda param: "-".join(map(str, param)),
+)
+def visit(request, site, contexts) -> Iterator[Visit]:
+    name, theme, width = request.param
+    page = contexts[theme, width].new_page()
+    visit = Visit(page, theme)
+    visit.open(site + name)
+    yield visit
+    page.close()
+
+
+def test_nothing_comes_from_elsewhere(visit, site):
+    assert visit.left(site) == []
+
+
+def test_nothing_goes_wrong(visit):
+    assert visit.errors == []
+
+
+def test_page_is_in_the_theme_of_the_system(visit):
+    assert visit.page.locator("html").get_attribute("data-theme") == visit.theme
+
+
+def test_page_has_a_title(visit):
+    assert visit.page.title().endswith("Attention, Measured")
+    assert "\\" not in visit.page.title()
+
+
+UNRENDERED = r"""() => {
+  const found = [...document.querySelectorAll(".math")]
+    .filter(math => !math.querySelector("mjx-container svg") || math.querySelector("mjx-merror"))
+    .map(math => math.textContent);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (/\\[(\[]|\$\$|\\begin\{/.test(text.data) &&
+        !text.parentElement.closest("pre, code, script, style, mjx-container"))
+      found.push(text.data);
+  }
+  return found;
+}"""
+
+
+def test_formulas_are_rendered(visit):
+    assert visit.page.evaluate(UNRENDERED) == []
+
+
+CUT_OFF = """() => {
+  const found = [], page = document.documentElement;
+  if (page.scrollWidth > page.clientWidth)
+    found.push(`the page: ${page.scrollWidth} > ${page.clientWidth}`);
+  for (const part of document.querySelectorAll("#main-content *")) {
+    if (!part.checkVisibility() || part.closest("svg, mjx-assistive-mml")) continue;
+    const hides = ["hidden", "clip"].includes(getComputedStyle(part).overflowX);
+    if (hides && part.clientWidth > 1 && part.scrollWidth > part.clientWidth + 1)
+      found.push(`${part.tagName}.${part.className}: ${part.textContent.trim().slice(0, 80)}`);
+  }
+  for (const figure of document.querySelectorAll("svg.figure")) {
+    const frame = figure.getBoundingClientRect();
+    for (const text of figure.querySelectorAll("g[id*=text_]")) {
+      const box = text.getBoundingClientRect();
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 ||
+          box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+        found.push(`${text.id} in the figure "${figure.getAttribute("aria-label")}"`);
+    }
+  }
+  return found;
+}"""
+
+
+def test_nothing_is_cut_off(visit):
+    assert visit.page.evaluate(CUT_OFF) == []
+
+
+def test_axe_finds_nothing(visit):
+    # Preloading would fetch the styles again, from wrong addresses.
+    results = Axe().run(visit.page, options={"resultTypes": ["violations"], "preload": False})
+    assert [
+        f"{rule['id']}: {node['target']}: {node['failureSummary']}"
+        for rule in results.response["violations"]
+        for node in rule["nodes"]
+    ] == []
+
+
+PICTURES = """() => [...document.querySelectorAll("img, svg[role=img]")]
+  .filter(picture => !picture.closest("[aria-hidden=true]"))
+  .map(picture => picture.getAttribute(picture.tagName === "IMG" ? "alt" : "aria-label") ?? "")"""
+
+
+def test_pictures_are_described_in_words(visit):
+    for words in visit.page.evaluate(PICTURES):
+        assert words.strip()
+        assert not re.search(r"\.(svg|png|jpe?g)$|[0-9a-f]{16}", words)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A new window that remembers nothing."""
+    context = browser.new_context(color_scheme="light")
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_work_from_disk(name, page):
+    visit = Visit(page, "light")
+    visit.open((HTML / name).as_uri())
+    assert visit.left("file:") == []
+    assert [error for error in visit.errors if error.startswith("raised")] == []
+    assert page.evaluate(UNRENDERED) == []
+    for shown in page.locator(":is(.claim, svg.figure):not(details *, .toggle *)").all():
+        assert shown.bounding_box()["height"] > 10
+
+
+def test_index_leads_to_the_first_page(page, site):
+    visit = Visit(page, "light")
+    page.goto(site)
+    page.wait_for_url(f"{site}intro.html")
+    # What index.html was still loading is given up when the first page opens.
+    assert [error for error in visit.errors if not error.startswith("lost")] == []
+
+
+def test_chapter_shows_its_claims_and_figures(page, site):
+    page.goto(site + CHAPTER)
+    assert page.locator(".claim").count() > 0
+    assert page.locator("svg.figure").count() > 0
+
+
+def test_search_finds_words_of_the_book(page, site):
+    page.goto(f"{site}search.html?q=attention")
+    page.locator("#search-results ul.search li a").first.wait_for()
+    page.goto(f"{site}search.html?q=zyxwvut")
+    page.get_by_text("did not match any documents").wait_for()
+
+
+def test_search_field_leads_to_the_results(page, site):
+    page.goto(site + CHAPTER)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("attention")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"search\.html\?q=attention"))
+
+
+def test_theme_switch_changes_the_theme_and_is_remembered(page, site):
+    page.goto(site + CHAPTER)
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    while page.locator("html").get_attribute("data-mode") != "dark":
+        page.locator(".theme-switch-button").click()
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.goto(site + "search.html")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_copy_button_copies_the_code_of_its_cell(page, site):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(site + CHAPTER)
+    cell = page.locator(".cell_input .highlight").first
+    cell.hover()
+    cell.locator("button.copybtn").click()
+    cell.locator("button.copybtn.success").wait_for()
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied.strip() == cell.locator("pre").inner_text().strip() != ""
+
+
+def test_navigation_leads_from_page_to_page(page, site):
+    page.goto(site + "intro.html")
+    seen = ["intro.html"]
+    while page.locator("a.right-next").count():
+        with page.expect_navigation():
+            page.locator("a.right-next").click()
+        seen.append(page.url.removeprefix(site))
+    assert sorted(seen) == WRITTEN

@@ -1,0 +1,39 @@
+"""Every test checks the shapes in the types, in float64 and on one thread."""
+
+from collections.abc import Iterator
+
+import hypothesis
+import jaxtyping
+import pytest
+import torch
+
+# This file is read before any test imports the package: only what is imported later is checked.
+# An int may stand where a float is asked for, as for mypy.
+jaxtyping.install_import_hook(
+    "attnbook", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
+
+# The same examples at every run.
+hypothesis.settings.register_profile("attnbook", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("attnbook")
+
+
+@pytest.fixture(autouse=True)
+def numerics() -> Iterator[None]:
+    """Same numbers at every run, to the last bits of float64."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """Let wrong arguments through to the package's own checks, as for a reader."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -1,0 +1,183 @@
+import hashlib
+import re
+import string
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Generator
+
+from attnbook.tasks import TextTask, bpe_tokenizer, python_topics, read_text, word_tokenizer
+from attnbook.tasks.text import UNKNOWN, fingerprint
+
+TEXT = "To be, or not to be: that is the question. " * 20
+
+
+def numbered_words(n: int, length: int, **options: float) -> TextTask:
+    """A text in which every word is another token, in the order w000, w001, …."""
+    text = " ".join(f"w{i:03}" for i in range(n))
+    return TextTask(text, word_tokenizer(text, n + 1), length, **options)
+
+
+# Reading
+
+
+def test_topics_are_all_of_pythons_in_alphabetical_order() -> None:
+    rest = python_topics() + "\n"
+    for name in sorted(topics):
+        assert rest.startswith(topics[name] + "\n")
+        rest = rest[len(topics[name]) + 1 :]
+    assert rest == ""
+
+
+def test_fingerprint_is_the_start_of_sha256() -> None:
+    assert fingerprint("naïve") == hashlib.sha256("naïve".encode()).hexdigest()[:12]
+
+
+def test_file_is_read_as_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_bytes("naïve 日本\n".encode())
+    assert read_text(file) == read_text(str(file)) == "naïve 日本\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected a file with text, got .*text.txt, which is empty"),
+        (b" \n\t", "expected a file with text, got .*text.txt, which is empty"),
+        (b"abc\xffd", "expected UTF-8 text, got .*text.txt with byte 0xff at offset 3"),
+    ],
+)
+def test_file_without_utf8_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "text.txt"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_text(file)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"readable text file, got .*missing\.txt: No such file"):
+        read_text(tmp_path / "missing.txt")
+    with pytest.raises(ValueError, match=f"readable text file, got {tmp_path}: Is a directory"):
+        read_text(tmp_path)
+
+
+# Words
+
+
+@given(text=st.text(string.printable))
+def test_words_and_marks_become_tokens_or_unknown(text: str) -> None:
+    tokenizer = word_tokenizer(TEXT, 8)
+    words = re.findall(r"\w+|[^\w\s]", text.lower())
+    known = tokenizer.get_vocab()
+    encoding = tokenizer.encode(text)
+    assert encoding.tokens == [word if word in known else UNKNOWN for word in words]
+    assert [i == 0 for i in encoding.ids] == [word not in known for word in words]
+
+
+def test_known_words_come_back() -> None:
+    tokenizer = word_tokenizer(TEXT, 50)
+    ids = tokenizer.encode("To be, or NOT to be.").ids
+    assert tokenizer.decode(ids) == "to be , or not to be ."
+
+
+def test_vocabulary_is_unknown_and_the_most_frequent_words() -> None:
+    tokenizer = word_tokenizer("c b b a a a d d d d", 4)
+    assert tokenizer.get_vocab() == {UNKNOWN: 0, "d": 1, "a": 2, "b": 3}
+
+
+def test_text_with_few_words_gives_a_small_vocabulary() -> None:
+    assert word_tokenizer("a b", 100).get_vocab_size() == 3
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("vocab_size", [256, 270])
+@given(text=st.text())
+def test_every_text_comes_back_from_bytes(vocab_size: int, text: str) -> None:
+    tokenizer = bpe_tokenizer(TEXT, vocab_size)
+    assert tokenizer.get_vocab_size() == vocab_size
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_merges_make_texts_shorter() -> None:
+    lengths = [len(bpe_tokenizer(TEXT, size).encode(TEXT).ids) for size in (256, 260, 280)]
+    assert lengths[0] == len(TEXT.encode())
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[2] < lengths[1] < lengths[0]
+
+
+@pytest.mark.parametrize(("build", "least"), [(word_tokenizer, 2), (bpe_tokenizer, 256)])
+def test_vocabulary_too_small_or_text_empty_is_refused(build: type, least: int) -> None:
+    with pytest.raises(ValueError, match=f"must be at least {least}, got {least - 1}"):
+        build(TEXT, least - 1)
+    with pytest.raises(ValueError, match="expected a text to build a vocabulary from"):
+        build(" \n", least)
+
+
+# Windows
+
+
+def test_targets_are_the_windows_one_token_later() -> None:
+    task = numbered_words(100, length=8)
+    for ids, targets in (task.batch(50, Generator()), task.validation_windows(2)):
+        assert ids.shape == targets.shape == (len(ids), 8)
+        assert torch.equal(targets[:, :-1], ids[:, 1:])
+        assert torch.equal(targets - ids, torch.ones_like(ids))  # consecutive words of the text
+
+
+def test_validation_is_the_end_of_the_text_and_never_trained_on() -> None:
+    task = numbered_words(100, length=8, held_out=0.2)
+    assert torch.equal(torch.cat([task.training, task.validation]), torch.arange(1, 101))
+    trained = set(torch.cat(task.batch(1000, Generator())).flatten().tolist())
+    tested = set(torch.cat(task.validation_windows(50)).flatten().tolist())
+    assert trained == set(range(1, 81))
+    assert tested == set(range(81, 101))
+
+
+def test_validation_windows_are_evenly_spaced_and_always_the_same() -> None:
+    task = numbered_words(200, length=8, held_out=0.25)
+    ids, targets = task.validation_windows(4)
+    assert ids[:, 0].tolist() == [151, 164, 178, 192]
+    assert targets[-1, -1] == 200
+    assert torch.equal(ids, task.validation_windows(4)[0])
+
+
+def test_same_seed_gives_the_same_windows() -> None:
+    def ids(seed: int) -> torch.Tensor:
+        return numbered_words(100, length=8).batch(4, Generator().manual_seed(seed))[0]
+
+    assert torch.equal(ids(1), ids(1))
+    assert not torch.equal(ids(1), ids(2))
+
+
+def test_task_knows_its_vocabulary() -> None:
+    assert numbered_words(100, length=8).vocab_size == 101
+
+
+@pytest.mark.parametrize(
+    ("n", "held_out", "message"),
+    [
+        (30, 0.9, "windows of 8 tokens need a training text of at least 9, got 3"),
+        (80, 0.1, "windows of 8 tokens need a validation text of at least 9, got 8"),
+        (80, 0.0, "windows of 8 tokens need a validation text of at least 9, got 0"),
+    ],
+)
+def test_text_too_short_for_a_window_is_refused(n: int, held_out: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        numbered_words(n, length=8, held_out=held_out)
+
+
+def test_shortest_text_has_one_window_in_each_part() -> None:
+    task = numbered_words(18, length=8, held_out=0.5)
+    assert task.batch(1, Generator())[0].tolist() == [[*range(1, 9)]]
+    assert task.validation_windows(1)[1].tolist() == [[*range(11, 19)]]
+
+
+def test_number_of_windows_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="windows must be positive, got 0"):
+        numbered_words(100, length=8).validation_windows(0)
