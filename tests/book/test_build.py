@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
-def write_chapter(name: str, *sources: str, prose: str = "# A chapter") -> Path:
+def write_chapter(name: str, *sources: str, prose: str = "# A chapter\n\nText.") -> Path:
     path = Path("chapters", f"{name}.ipynb")
     cells = [new_markdown_cell(prose, id="prose")]
     cells += [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
@@ -341,6 +341,24 @@ def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_
     build.main(["html"])
     assert built_whole == [True, True]
     assert not Path("_build/html/removed.html").exists()
+
+
+def test_changed_prose_does_not_build_everything(built_whole):
+    build.main(["html"])
+    write_chapter("01_one", "print(6 * 7)", prose="# A chapter\n\nOther text.")
+    build.main(["html"])
+    assert built_whole == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["md", "ipynb"])
+def test_changed_title_builds_everything(kind, built_whole):
+    build.main(["html"])
+    if kind == "md":
+        Path("intro.md").write_text("# The same book\n")
+    else:
+        write_chapter("02_two", "print('two')", prose="# Another chapter\n\nText.")
+    build.main(["html"])
+    assert built_whole == [True, True]
 
 
 def test_changed_outputs_build_everything(built_whole):

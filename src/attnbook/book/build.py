@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,11 +40,16 @@ class BuildError(Exception):
     """What stops a command; the message is for the person at the terminal."""
 
 
-def chapters() -> list[Path]:
-    """The notebooks that ``_toc.yml`` names, in the book's order."""
+def sources() -> list[Path]:
+    """The files that ``_toc.yml`` names, in the book's order."""
     toc = yaml.safe_load(Path("_toc.yml").read_text(encoding="utf-8"))
-    named = [Path(f"{name}.ipynb") for name in _files(toc)]
+    named = [Path(f"{name}{suffix}") for name in _files(toc) for suffix in (".md", ".ipynb")]
     return [path for path in named if path.exists()]
+
+
+def chapters() -> list[Path]:
+    """The notebooks among them."""
+    return [path for path in sources() if path.suffix == ".ipynb"]
 
 
 def _files(node: object) -> Iterator[str]:
@@ -224,6 +230,9 @@ def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
         for path in sorted(Path(folder).glob("*.*")):
             state.update(str(path).encode() + b"\0" + path.read_bytes())
     state.update(Path("_toc.yml").read_bytes())
+    for path in sources():  # the title of each page stands in the sidebar of all
+        title = re.search(rb'^\s*"?# .*', path.read_bytes(), re.MULTILINE)
+        state.update(title[0] if title else b"")
     for notebook in notebooks.values():
         outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
         state.update(json.dumps(outputs, sort_keys=True).encode())
