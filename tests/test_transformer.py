@@ -61,6 +61,16 @@ def test_model_is_its_parts_one_after_the_other(
     torch.testing.assert_close(model(ids, mask), x @ output.T, rtol=0, atol=1e-12)
 
 
+def test_blocks_are_as_configured() -> None:
+    model = Encoder(small(norm="pre", n_layers=3, dropout=0.25))
+    assert len(model.blocks) == 3
+    for block in model.blocks:
+        assert block.norm == "pre"
+        assert block.attention.n_heads == 3
+        assert block.feed_forward.inner.out_features == 20
+        assert block.dropout.p == block.attention.dropout == 0.25
+
+
 def test_blocks_do_not_share_weights() -> None:
     first, second = Encoder(SMALL).blocks
     assert not torch.equal(first.attention.query.weight, second.attention.query.weight)

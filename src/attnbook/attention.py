@@ -181,11 +181,11 @@ class MultiHeadAttention(nn.Module):
     r"""Several attentions side by side, each on its own projections of the input.
 
     .. math::
-        \text{head}_h = \operatorname{attention}(X W_Q^h,\; M W_K^h,\; M W_V^h), \qquad
-        \operatorname{MHA}(X, M) = [\text{head}_1; \dots; \text{head}_H]\, W_O
+        \text{head}_h = \operatorname{attention}(X W_Q^h,\; Y W_K^h,\; Y W_V^h), \qquad
+        \operatorname{MHA}(X, Y) = [\text{head}_1; \dots; \text{head}_H]\, W_O
 
-    with :math:`M = X` in self-attention. The matrices of all heads lie side by side in one
-    ``nn.Linear``: head :math:`h` owns the outputs :math:`h\,d_\text{head} \dots
+    with the memory :math:`Y = X` in self-attention. The matrices of all heads lie side by side in
+    one ``nn.Linear``: head :math:`h` owns the outputs :math:`h\,d_\text{head} \dots
     (h{+}1)\,d_\text{head}{-}1` of ``query``, ``key`` and ``value``, and the same inputs of
     ``output``. No head shares a number with another.
 
@@ -268,8 +268,10 @@ class MultiHeadAttention(nn.Module):
             x: the tokens that ask.
             memory: the tokens that are asked (cross-attention); ``x`` if not given.
             mask: ``True`` = may attend; broadcasts to (batch, heads, queries, keys).
-            causal: also forbid looking ahead.
-            return_weights: return ``(output, weights)``, the weights of each head.
+            causal: also forbid looking ahead; with more keys than queries the last query sees
+                every key, with fewer it raises.
+            return_weights: return ``(output, weights)``, the weights of each head, in training
+                after dropout.
 
         Raises:
             TypeError: if the mask is not boolean.

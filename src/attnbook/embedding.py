@@ -22,7 +22,8 @@ class TokenEmbedding(nn.Module):
     Args:
         vocab_size: number of different tokens.
         d_model: numbers in a token's vector.
-        scaled: multiply what is looked up by sqrt(d_model).
+        scaled: multiply what is looked up by sqrt(d_model). Off here, as in ``nn.Embedding``; a
+            whole model has it on, as in the paper (``TransformerConfig``).
         init: initial values of ``weight``, a key of :data:`attnbook.initialization.SCHEMES`
             (``"inverse_sqrt"``: N(0, 1/d_model), ``"unit"``: N(0, 1), …).
 

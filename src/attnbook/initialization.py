@@ -55,7 +55,13 @@ SCHEMES: dict[str, Scheme] = {
         "of the Annotated Transformer",
     ),
 }
-"""The table, by name; ``print(SCHEMES)`` shows every row."""
+"""The table by name, with these standard deviations.
+
+``"inverse_sqrt"`` 1/sqrt(fan_out), ``"unit"`` 1, ``"small"`` 0.02 and ``"glorot"``
+sqrt(2/(fan_in + fan_out)); the last one uniform, the others normal.
+
+:meta hide-value:
+"""
 
 
 def initialize_(

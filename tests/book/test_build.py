@@ -213,6 +213,21 @@ def test_failing_chapter_is_not_written(book):
     assert outputs(Path("chapters/02_two.ipynb"))[0].text == "two\n"
 
 
+def test_interrupted_chapters_lose_nothing(book, executed, monkeypatch):
+    replace = Path.replace
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if target.suffix == ".ipynb":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    before = {path: path.read_bytes() for path in Path("chapters").iterdir()}
+    with pytest.raises(KeyboardInterrupt):
+        build.main(["chapters"])
+    assert {path: path.read_bytes() for path in Path("chapters").iterdir()} == before
+
+
 @pytest.mark.parametrize("step", ["chmod", "replace"])
 def test_interrupted_write_leaves_the_old_file_and_nothing_else(step, tmp_path, monkeypatch):
     path = tmp_path / "chapter.ipynb"

@@ -2,7 +2,6 @@ import hashlib
 import re
 import string
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 import torch
@@ -25,12 +24,9 @@ def numbered_words(n: int, length: int, **options: float) -> TextTask:
 # Reading
 
 
-def test_topics_are_all_of_pythons_in_alphabetical_order() -> None:
-    rest = python_topics() + "\n"
-    for name in sorted(topics):
-        assert rest.startswith(topics[name] + "\n")
-        rest = rest[len(topics[name]) + 1 :]
-    assert rest == ""
+def test_topics_are_joined_in_alphabetical_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydoc_data.topics.topics", {"b": "two", "c": "three", "a": "one"})
+    assert python_topics() == "one\ntwo\nthree"
 
 
 def test_fingerprint_is_the_start_of_sha256() -> None:

@@ -48,7 +48,7 @@ def seeds(n: int) -> list[int]:
 
 
 class ClaimFailedError(AssertionError):
-    """What was claimed is not what was measured."""
+    """What was claimed is not what was measured; the message says all three."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def claim(
 
     =====================  ========================================================================
     ``equals=x``           the same, exactly: numbers, booleans, strings, or tensors of one dtype
-    ``close_to=x``         :math:`|\bar m - x| + 3s \le \text{atol} + \text{rtol}\,|x|`; of tensors,
-                           every entry
+    ``close_to=x``         :math:`|\bar m - x| + 3s \le \text{atol} + \text{rtol}\,|x|`; of two
+                           tensors of one shape, every entry
     ``at_most=x``          :math:`\bar m + 3s \le x`
     ``at_least=x``         :math:`\bar m - 3s \ge x`
     ``exceeds=b``          differs by a factor :math:`f`:
@@ -126,7 +126,8 @@ def claim(
     Args:
         statement: the sentence, as a reader would doubt it.
         measured: a number, or a sequence with one sample for each seed, or a tensor.
-        label: a short name, unique in the book; links point to ``#claim-label``.
+        label: a short name in lower case; links point to ``#claim-label``. The build refuses a
+            label that the book has twice.
         equals: see above.
         close_to: see above.
         rtol: relative tolerance of ``close_to``.

@@ -43,7 +43,8 @@ def train(
     r"""Train ``model`` by Adam on the batches that ``next_batch`` makes.
 
     Adam has :math:`\beta = (0.9, 0.98)`, :math:`\varepsilon = 10^{-9}` (Vaswani et al. 2017,
-    section 5.3) and a constant rate after a linear warm-up.
+    section 5.3) and a constant rate after a linear warm-up. A progress bar goes to the standard
+    error; the environment variable ``TQDM_DISABLE`` switches it off.
 
     Args:
         model: trained in place.
@@ -53,7 +54,8 @@ def train(
         seed: of the generator that ``next_batch`` gets; the same seed gives the same batches to
             every model.
         warmup: steps over which the rate grows from 0.
-        evaluate: called without gradients every ``evaluate_every`` steps and at the end.
+        evaluate: called in evaluation mode, without gradients, every ``evaluate_every`` steps and
+            at the end.
         evaluate_every: steps between evaluations.
         stop_at: stop as soon as an evaluation is at least this.
 
