@@ -67,7 +67,7 @@ def test_block_agrees_with_torchs_in_values_and_gradients(norm: NormPlace) -> No
 
 @both_places
 def test_gradients_are_those_of_finite_differences(norm: NormPlace) -> None:
-    block = with_random_vectors(EncoderBlock(4, 2, 3, norm=norm))
+    block = with_random_vectors(EncoderBlock(4, 2, 9, norm=norm))
     x = torch.randn(1, 3, 4, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: block(x, causal=True), (x,))
 
