@@ -378,3 +378,14 @@ def test_module_drops_weights_in_training_only(return_weights: bool) -> None:
     assert not torch.equal(output(), output())
     attention.eval()
     assert torch.equal(output(), output())
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_dropout_that_is_no_probability_below_one_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=rf"dropout must be in \[0, 1\), got {dropout}"):
+        MultiHeadAttention(8, 2, dropout=dropout)
+
+
+def test_width_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="n_heads must divide d_model, got 1 heads for 0"):
+        MultiHeadAttention(0, 1)

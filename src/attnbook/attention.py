@@ -199,7 +199,7 @@ class MultiHeadAttention(nn.Module):
     (d_model, d_model), the biases as zeros.
 
     Raises:
-        ValueError: if ``n_heads`` does not divide ``d_model``.
+        ValueError: if ``n_heads`` does not divide ``d_model``, or ``dropout`` is not in [0, 1).
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -215,7 +215,9 @@ class MultiHeadAttention(nn.Module):
         self, d_model: int, n_heads: int, *, bias: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if n_heads < 1 or d_model % n_heads:
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        if d_model < 1 or n_heads < 1 or d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
         self.n_heads = n_heads
         self.dropout = dropout

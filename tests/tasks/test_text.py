@@ -160,7 +160,8 @@ def test_task_knows_its_vocabulary() -> None:
     [
         (30, 0.9, "windows of 8 tokens need a training text of at least 9, got 3"),
         (80, 0.1, "windows of 8 tokens need a validation text of at least 9, got 8"),
-        (80, 0.0, "windows of 8 tokens need a validation text of at least 9, got 0"),
+        (80, 0.0, "length must be positive and held_out between 0 and 1, got 8 and 0.0"),
+        (80, 1.5, "length must be positive and held_out between 0 and 1, got 8 and 1.5"),
     ],
 )
 def test_text_too_short_for_a_window_is_refused(n: int, held_out: float, message: str) -> None:
@@ -177,3 +178,14 @@ def test_shortest_text_has_one_window_in_each_part() -> None:
 def test_number_of_windows_must_be_positive() -> None:
     with pytest.raises(ValueError, match="windows must be positive, got 0"):
         numbered_words(100, length=8).validation_windows(0)
+
+
+def test_windows_of_no_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"length must be positive .* got 0 and 0.1"):
+        numbered_words(100, length=0, held_out=0.1)
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes(b"\xef\xbb\xbfone two")
+    assert read_text(path) == "one two"

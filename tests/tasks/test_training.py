@@ -126,6 +126,8 @@ def test_accuracy_is_the_share_of_tokens_whose_largest_logit_is_the_target() -> 
     ("options", "message"),
     [
         ({"steps": 0}, "steps and evaluate_every must be positive, got 0 and 50"),
+        ({"warmup": -1}, "warmup must not be negative and .* got -1 and "),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0 and 0.0"),
         ({"evaluate_every": 0}, "steps and evaluate_every must be positive, got 5 and 0"),
         ({"stop_at": 0.9}, "stop_at=0.9 needs an evaluate function"),
     ],
@@ -143,3 +145,4 @@ def test_loss_that_is_not_finite_stops_with_the_step(
     monkeypatch.setattr(model, "loss", lambda *batch: model.embedding.weight.mean() + next(losses))
     with pytest.raises(FloatingPointError, match=f"the loss is {value} at step 3"):
         run(model)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -38,7 +38,7 @@ def read_text(path: str | Path) -> str:
             message names the file.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ValueError(f"expected a readable text file, got {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -124,7 +124,8 @@ class TextTask:
         held_out: share of the tokens, at the end of the text, that is never trained on.
 
     Raises:
-        ValueError: if a part has not more than ``length`` tokens.
+        ValueError: if ``length`` or ``held_out`` can't be, or a part has not more than ``length``
+            tokens.
 
     Example:
         >>> text = "to be or not to be " * 50
@@ -137,6 +138,10 @@ class TextTask:
     def __init__(
         self, text: str, tokenizer: Tokenizer, length: int, *, held_out: float = 0.1
     ) -> None:
+        if length < 1 or not 0 < held_out < 1:
+            raise ValueError(
+                f"length must be positive and held_out between 0 and 1, got {length} and {held_out}"
+            )
         ids = torch.tensor(tokenizer.encode(text).ids)
         cut = round(len(ids) * (1 - held_out))
         self.training, self.validation = ids[:cut], ids[cut:]
@@ -167,7 +172,8 @@ class TextTask:
         """
         if windows < 1:
             raise ValueError(f"windows must be positive, got {windows}")
-        starts = torch.linspace(0, len(self.validation) - self.length - 1, windows).long()
+        last = len(self.validation) - self.length - 1
+        starts = torch.linspace(0, last, windows, dtype=torch.float64).long()
         window = self.validation[starts[:, None] + torch.arange(self.length + 1)]
         return window[:, :-1], window[:, 1:]
 

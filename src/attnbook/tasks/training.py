@@ -63,9 +63,9 @@ def train(
         The losses and evaluations.
 
     Raises:
-        ValueError: if ``steps`` or ``evaluate_every`` is not positive, or ``stop_at`` is given
-            without ``evaluate``.
-        FloatingPointError: if the loss is no longer finite; names the step.
+        ValueError: if ``steps``, ``evaluate_every`` or ``learning_rate`` is not positive,
+            ``warmup`` is negative, or ``stop_at`` is given without ``evaluate``.
+        FloatingPointError: if the loss is no longer finite; names the step, which is not taken.
 
     Example:
         >>> from attnbook import Encoder, TransformerConfig
@@ -80,6 +80,11 @@ def train(
         raise ValueError(
             f"steps and evaluate_every must be positive, got {steps} and {evaluate_every}"
         )
+    if warmup < 0 or learning_rate <= 0:
+        raise ValueError(
+            "warmup must not be negative and learning_rate must be positive, "
+            f"got {warmup} and {learning_rate}"
+        )
     if stop_at is not None and evaluate is None:
         raise ValueError(f"stop_at={stop_at} needs an evaluate function to compare with, got none")
     generator = Generator().manual_seed(seed)
@@ -88,17 +93,17 @@ def train(
     )
     record = Record()
     model.train()
-    quiet = bool(os.environ.get("TQDM_DISABLE"))
+    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
     for step in tqdm(range(1, steps + 1), "training", unit="step", leave=False, disable=quiet):
         for group in adam.param_groups:
             group["lr"] = learning_rate * min(1.0, step / warmup if warmup else 1.0)
         loss = model.loss(*next_batch(generator))
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
         record.losses.append(loss.item())
         if not loss.isfinite():
             raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             record.evaluations[step] = _evaluate(model, evaluate)
             if stop_at is not None and record.evaluations[step] >= stop_at:
