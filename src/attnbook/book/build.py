@@ -104,6 +104,7 @@ def execute(
         kernel_name="python3",
         allow_errors=allow_errors,
         record_timing=False,
+        coalesce_streams=True,
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
     )
