@@ -156,6 +156,17 @@ def test_formulas_are_rendered(visit):
     assert visit.page.evaluate(UNRENDERED) == []
 
 
+# Scroll bars under formulas that are drawn in full.
+NEEDLESS_BARS = """() => [...document.querySelectorAll("span.math, div.math mjx-container")]
+  .filter(math => math.checkVisibility() && math.scrollWidth > math.clientWidth + 1)
+  .filter(math => math.querySelector("svg").getBoundingClientRect().width <= math.clientWidth + 1)
+  .map(math => math.textContent)"""
+
+
+def test_formulas_scroll_only_where_they_must(visit):
+    assert visit.page.evaluate(NEEDLESS_BARS) == []
+
+
 CUT_OFF = """() => {
   const found = [], page = document.documentElement;
   if (page.scrollWidth > page.clientWidth)
