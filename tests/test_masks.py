@@ -11,7 +11,7 @@ from attnbook import (
     sliding_window_mask,
     token_mask,
 )
-from attnbook.masks import check_boolean
+from attnbook.checks import check_boolean
 from strategies import broadcastable, on_every_device, refused, seeds
 
 counts = st.integers(0, 6)

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attnbook.checks import check_boolean, check_dropout
 from attnbook.draw import draw_
-from attnbook.masks import causal_mask, check_boolean, combine_masks
+from attnbook.masks import causal_mask, combine_masks
 from attnbook.position import ALiBi, Rotary
 
 ProjectionBias = bool | Literal["qkv", "output"]
@@ -161,8 +162,7 @@ def scaled_dot_product_attention(
     """
     _check_types(query=query, key=key, value=value)
     group = _check_shapes(query, key, value)
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+    check_dropout(dropout)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     logits_shape = torch.Size((*query.shape[:-1], n_keys))
     if mask is not None:
@@ -336,8 +336,7 @@ class MultiHeadAttention(nn.Module):
         position: Rotary | ALiBi | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_dropout(dropout)
         if position is not None and not isinstance(position, Rotary | ALiBi):
             raise TypeError(f"position must be a Rotary(), an ALiBi() or None, got {position!r}")
         for name, size in (("d_model", d_model), ("n_heads", n_heads)):

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnbook.attention import KeyValueCache, MultiHeadAttention, ProjectionBias
+from attnbook.checks import check_dropout
 from attnbook.draw import draw_
 from attnbook.position import ALiBi, Rotary
 
@@ -57,7 +58,7 @@ class FeedForward(nn.Module):
         if d_model < 1 or d_ff < 1:
             raise ValueError(f"d_model and d_ff must be positive, got {d_model} and {d_ff}")
         _check_choice("activation", activation, Activation)
-        _check_dropout(dropout)
+        check_dropout(dropout)
         self.activation = activation
         self.inner = nn.Linear(d_model, d_ff)
         self.outer = nn.Linear(d_ff, d_model)
@@ -106,7 +107,7 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         _check_choice("norm", norm, NormPlace)
-        _check_dropout(dropout)
+        check_dropout(dropout)
         if scale != 1 and norm != "post":
             raise ValueError(f"only a post-norm stream is scaled, got {scale} with norm={norm!r}")
         self.place = norm
@@ -324,8 +325,3 @@ def _check_choice(name: str, given: str, choices: object) -> None:
     if given not in known:
         *others, last = (repr(choice) for choice in known)
         raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {given!r}")
-
-
-def _check_dropout(dropout: float) -> None:
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {dropout}")

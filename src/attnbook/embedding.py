@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from attnbook.checks import check_integer
 from attnbook.draw import draw_
 
 
@@ -68,9 +69,7 @@ class TokenEmbedding(nn.Module):
             ValueError: if an id is outside the vocabulary (on a GPU torch's own device-side
                 assertion speaks instead: a check would have to wait for the device).
         """
-        kind = ids.dtype
-        if kind.is_floating_point or kind.is_complex or kind == torch.bool:
-            raise TypeError(f"token ids must be integers, got a tensor of {kind}")
+        check_integer("token ids", ids)
         try:
             return F.embedding(ids.long(), self.weight) * self.factor
         except IndexError:

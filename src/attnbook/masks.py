@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from attnbook.checks import check_boolean, check_integer
+
 
 def causal_mask(
     n_queries: int,
@@ -117,7 +119,7 @@ def padding_mask(lengths: Integer[Tensor, "batch"], n_keys: int) -> Bool[Tensor,
         tensor([[1, 0, 0],
                 [1, 1, 1]], dtype=torch.int32)
     """
-    _check_integer("lengths", lengths)
+    check_integer("lengths", lengths)
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have shape (batch,), got {tuple(lengths.shape)}")
     if n_keys < 0:
@@ -153,7 +155,7 @@ def token_mask(
         tensor([[1, 0, 0],
                 [0, 1, 1]], dtype=torch.int32)
     """
-    _check_integer("ids", ids)
+    check_integer("ids", ids)
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
     return (ids != padding_id)[:, None, None, :]
@@ -194,21 +196,6 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     return reduce(torch.logical_and, given) if given else None
 
 
-def check_boolean(mask: Tensor) -> None:
-    """Refuse a mask of another type: 0/-inf and True-means-blocked are other libraries' ways.
-
-    Raises:
-        TypeError: if the mask is not boolean.
-    """
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"a mask is a boolean tensor, got a {type(mask).__name__}")
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"a mask is boolean (True = may attend), got a tensor of {mask.dtype}"
-            + ("; of 0 and -inf, pass mask == 0" if mask.is_floating_point() else "")
-        )
-
-
 def _aligned_to_end(n_queries: int, n_keys: int) -> int:
     if n_keys < n_queries:
         raise ValueError(
@@ -221,11 +208,3 @@ def _aligned_to_end(n_queries: int, n_keys: int) -> int:
 def _check_sizes(n_queries: int, n_keys: int) -> None:
     if n_queries < 0 or n_keys < 0:
         raise ValueError(f"sizes must not be negative, got {n_queries} queries and {n_keys} keys")
-
-
-def _check_integer(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be an integer tensor, got a {type(tensor).__name__}")
-    kind = tensor.dtype
-    if kind.is_floating_point or kind.is_complex or kind == torch.bool:
-        raise TypeError(f"{name} must be integers, got a tensor of {kind}")

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from attnbook.checks import check_integer
+
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
 Layout = Literal["interleaved", "half_split"]
 
@@ -173,9 +175,7 @@ class Rotary:
             ValueError: if ``x`` has fewer than two dimensions, d_head is odd, or there are more or
                 fewer positions than tokens.
         """
-        kind = positions.dtype
-        if kind.is_floating_point or kind.is_complex or kind == torch.bool:
-            raise TypeError(f"positions must be integers, got a tensor of {kind}")
+        check_integer("positions", positions)
         if not x.is_floating_point():
             raise TypeError(f"x must be of floating type, got a tensor of {x.dtype}")
         if x.dim() < 2:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
@@ -15,6 +16,7 @@ from torch import Generator, Tensor, nn
 from attnbook import checkpoint
 from attnbook.attention import KeyValueCache, ProjectionBias
 from attnbook.blocks import Activation, DecoderBlock, DecoderCache, EncoderBlock
+from attnbook.checks import check_dropout
 from attnbook.draw import draw_, get_draw
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import token_mask
@@ -109,8 +111,7 @@ class ModelConfig:
                 f"d_model/n_heads must be even for rotary positions, got {self.d_model} and "
                 f"{self.n_heads}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_dropout(self.dropout)
         get_draw(self.embedding_init)
 
     def positions(self) -> SinusoidalPositions | LearnedPositions | None:
@@ -223,6 +224,16 @@ class Model(nn.Module):
         except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
             raise ValueError(f"{path} does not fit together: {error!r}") from None
         return model
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """In evaluation mode, and afterwards in the mode that it was in."""
+        was_training = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(was_training)
 
     @staticmethod
     def _cross_entropy(
@@ -429,17 +440,13 @@ class LanguageModel(Encoder):
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k must be positive, got {top_k}")
         _check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
-        was_training = self.training
-        self.eval()
-        try:
+        with self._evaluating():
             cache, new = self.new_cache(), ids
             for _ in range(n_tokens):
                 logits = self._logits(self._stack(new, None, cache)[:, -1:])[:, 0]
                 new = _pick(logits, temperature, top_k, generator)[:, None]
                 ids = torch.cat([ids, new], dim=1)
             return ids
-        finally:
-            self.train(was_training)
 
 
 class Transformer(Model):
@@ -604,9 +611,7 @@ class Transformer(Model):
             raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
         _check_length(n_tokens, self.config.max_tokens)
         filler = end_id if self.config.padding_id is None else self.config.padding_id
-        was_training = self.training
-        self.eval()
-        try:
+        with self._evaluating():
             memory = self.encode(source)
             cache = self.new_cache()
             new = torch.full_like(source[:, :1], start_id)
@@ -619,8 +624,6 @@ class Transformer(Model):
                 target = torch.cat([target, new], dim=1)
                 ended = ended | (new == end_id)
             return target
-        finally:
-            self.train(was_training)
 
     def _padding(self, ids: Integer[Tensor, "batch keys"]) -> Bool[Tensor, "batch 1 1 keys"] | None:
         return None if self.config.padding_id is None else token_mask(ids, self.config.padding_id)
