@@ -4,6 +4,7 @@ from dataclasses import replace
 import jaxtyping
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -315,6 +316,105 @@ def test_keys_that_nobody_sees_may_hold_anything_finite(path: str) -> None:
     other_key, other_value = key.clone(), value.clone()
     other_key[:, ~mask], other_value[:, ~mask] = 1e6, -1e6
     assert torch.equal(attend(path, query, other_key, other_value, mask), before)
+
+
+# Short sequences on several threads: two products instead of the fused kernel
+
+
+@pytest.fixture
+def two_threads() -> None:
+    torch.set_num_threads(2)  # the fixture of all tests sets it back
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys", "kernel_is_asked"),
+    [
+        (16, 16, False),
+        (128, 128, False),
+        (17, 40, False),
+        (15, 15, True),
+        (129, 129, True),
+        (15, 16, True),
+        (128, 129, True),
+    ],
+)
+def test_short_sequences_on_two_threads_get_the_same_from_two_products(
+    queries: int, keys: int, kernel_is_asked: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    kernel = F.scaled_dot_product_attention
+
+    def listener(*args: Tensor, **options: object) -> Tensor:
+        asked.append(options)
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", listener)
+    query = torch.randn(2, 3, queries, 5, requires_grad=True)
+    key = torch.randn(2, 3, keys, 5, requires_grad=True)
+    value = torch.randn(2, 3, keys, 7, requires_grad=True)
+    upstream = torch.randn(2, 3, queries, 7)
+    for scale in (None, 0.3):
+        options = {"causal": causal, "scale": scale}
+        output = scaled_dot_product_attention(query, key, value, **options)
+        expected, _ = scaled_dot_product_attention(
+            query, key, value, **options, return_weights=True
+        )
+        assert_near(output, expected)
+        ours, theirs = (
+            torch.autograd.grad(o, (query, key, value), upstream) for o in (output, expected)
+        )
+        for gradient, other in zip(ours, theirs, strict=True):
+            assert_near(gradient, other)
+    cut = causal and queries != keys  # such a mask is the kernel's
+    assert bool(asked) == (kernel_is_asked or cut)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2, 3), (0, 3), (2, 0)], ids=str)
+def test_two_products_take_any_leading_dimensions(leading: tuple[int, ...]) -> None:
+    query, key, value = torch.randn(3, *leading, 16, 4)
+    output = scaled_dot_product_attention(query, key, value, causal=True)
+    expected, _ = scaled_dot_product_attention(query, key, value, causal=True, return_weights=True)
+    assert output.shape == (*leading, 16, 4)
+    assert_near(output, expected)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_lies_ahead_is_not_seen_by_two_products_either() -> None:
+    query, key, value = torch.randn(3, 2, 20, 8)
+    before = scaled_dot_product_attention(query, key, value, causal=True)
+    key[:, 7] += 1.0
+    value[:, 7] -= 1.0
+    after = scaled_dot_product_attention(query, key, value, causal=True)
+    assert torch.equal(after[:, :7], before[:, :7])
+    assert (after[:, 7:] != before[:, 7:]).any(-1).all()
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("extra", ["mask", "bias", "group", "dropout", "half"])
+def test_two_products_leave_the_rest_to_the_kernel(extra: str) -> None:
+    query, key, value = torch.randn(3, 2, 16, 4)
+    mask = bias = None
+    dropout = 0.0
+    match extra:
+        case "mask":
+            mask = torch.rand(16, 16) < 0.5
+        case "bias":
+            bias = torch.randn(16, 16)
+        case "group":
+            key, value = key[:1], value[:1]
+        case "dropout":
+            dropout = 0.5
+        case "half":
+            query, key, value = query.half(), key.half(), value.half()
+    torch.manual_seed(1)
+    output = scaled_dot_product_attention(query, key, value, mask, bias=bias, dropout=dropout)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    alone = scaled_dot_product_attention(query, key, value, mask, bias=bias, dropout=dropout)
+    assert torch.equal(output, alone)
 
 
 # Precision and dropout
