@@ -29,13 +29,13 @@ def main() -> None:
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
-    for threads in chosen.threads:
-        for module in ("attention", "training"):
-            command = [sys.executable, "-m", f"benchmarks.{module}"]
-            command += ["--threads", str(threads), "--to", str(folder)]
-            command += ["--quick"] if chosen.quick else []
-            count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-            subprocess.run(command, env=os.environ | count, check=True)
+    runs = [(module, n) for n in chosen.threads for module in ("attention", "training")]
+    for module, threads in [*runs, ("backprop", 1)]:
+        command = [sys.executable, "-m", f"benchmarks.{module}", "--to", str(folder)]
+        command += [] if module == "backprop" else ["--threads", str(threads)]
+        command += ["--quick"] if chosen.quick else []
+        pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        subprocess.run(command, env=os.environ | dict.fromkeys(pools, str(threads)), check=True)
     if not chosen.quick:
         report.rewrite_readme(report.markdown(report.load(folder)))
 

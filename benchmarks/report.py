@@ -44,6 +44,11 @@ def training_text(result: Result) -> str:
     return f"{heading}\n\n{_aligned(*_training_table([result]))}\n"
 
 
+def backprop_text(result: Result) -> str:
+    """The table of a run of ``benchmarks.backprop``, for the terminal."""
+    return f"Hand-derived gradients, {_setting(result)}\n\n{_aligned(*_backprop_table(result))}\n"
+
+
 def markdown(results: list[Result]) -> str:
     """What stands between the markers in README.md."""
     attention = [r for r in results if r["benchmark"] == "attention"]
@@ -53,6 +58,9 @@ def markdown(results: list[Result]) -> str:
         parts += ["### Attention, all sizes together", _markdown(*_summary_table(attention))]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
+    for result in results:
+        if result["benchmark"] == "backprop":
+            parts += ["### Hand-derived gradients", _markdown(*_backprop_table(result))]
     if attention:
         parts += ["### Peak memory of forward and backward, MiB"]
         parts += [_markdown(*_memory_table(result)) for result in _one_per_device(attention)]
@@ -142,6 +150,20 @@ def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells = [name, _setting(result), f"{result['parameters'][name]:,}", f"{rate:,.0f}"]
             reached = "yes" if ratio and ratio[1] >= TRAINING_GOAL else "no"
             table.append([*cells, *((_quartiles(ratio), reached) if ratio else ("–", "–"))])
+    return head, table
+
+
+def _backprop_table(result: Result) -> tuple[Row, list[Row]]:
+    names = list(result["rows"][0]["milliseconds"])
+    peers = list(result["rows"][0]["speed"])
+    head = ["width", "step", *(f"{name}, ms" for name in names)]
+    head += [f"NumPy's speed / {peer}" for peer in peers]
+    table = [
+        [str(row["d_model"]), row["mode"]]
+        + [f"{row['milliseconds'][name][1]:.3g}" for name in names]
+        + [_quartiles(row["speed"][peer]) for peer in peers]
+        for row in result["rows"]
+    ]
     return head, table
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,3 +21,6 @@ def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["logits"].shape == (8, 3, 100)
     assert names["weights"].shape == (2, 4, 10, 10)
     assert names["loss"].isfinite()
+    assert names["loss_by_hand"] < 0.9 * np.log(100)
+    assert names["loss"].item() < names["loss_by_hand"]
+    assert names["errors"].keys() == {"x", "weight"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks import attention, report, training
+from benchmarks import attention, backprop, report, training
 from benchmarks.contenders import OURS, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import race, speed_ratio
@@ -129,3 +129,23 @@ def test_a_page_without_markers_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match="needs these two lines"):
         report.rewrite_readme("tables", page)
     assert page.read_text(encoding="utf-8") == "no markers"
+
+
+@pytest.mark.parametrize("mode", backprop.MODES)
+def test_a_row_of_gradients_by_hand(mode):
+    row = backprop.compare(16, mode, seconds=0, rounds=(1, 1))
+    assert list(row["speed"]) == ["torch float64", "torch float32"]
+    assert row["milliseconds"].keys() == {backprop.NUMPY, *row["speed"]}
+    result = {"rows": [{"d_model": 16, "mode": mode} | row], "environment": {"threads": 1}}
+    assert backprop.NUMPY in report.backprop_text(result)
+
+
+def test_another_loss_by_hand_is_found(monkeypatch):
+    right = backprop.backprop.LanguageModel.loss_and_gradients
+    monkeypatch.setattr(
+        backprop.backprop.LanguageModel,
+        "loss_and_gradients",
+        lambda self, *batch: right(self, *batch) + 1e-6,
+    )
+    with pytest.raises(ValueError, match=r"^torch float64 differs from NumPy float64 by "):
+        backprop.calls(16, adam=False)

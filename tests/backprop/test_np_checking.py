@@ -1,0 +1,195 @@
+"""The readers' checker catches six typical wrong derivations, and names the tensor."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnbook import backprop as bp
+
+Gradients = dict[str, np.ndarray]
+RNG = np.random.default_rng(0)
+QUERY, KEY, VALUE = (
+    RNG.standard_normal((4, 3)),
+    RNG.standard_normal((5, 3)),
+    RNG.standard_normal((5, 2)),
+)
+
+
+def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return bp.scaled_dot_product_attention(query, key, value)[0]
+
+
+def attend_backward(
+    gradient: np.ndarray,
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    through_softmax: Callable[[np.ndarray, np.ndarray], np.ndarray] = bp.softmax_backward,
+    scale: float = 3**-0.5,
+) -> Gradients:
+    _, weights = bp.scaled_dot_product_attention(query, key, value)
+    d_logits = through_softmax(gradient @ value.T, weights) * scale
+    return {"query": d_logits @ key, "key": d_logits.T @ query, "value": weights.T @ gradient}
+
+
+def named(error: pytest.ExceptionInfo[bp.GradientError]) -> set[str]:
+    """The tensors that a complaint names."""
+    return {complaint.split(":")[0] for complaint in str(error.value).split("; ")}
+
+
+def test_the_right_derivation_passes() -> None:
+    errors = bp.check_gradient(attend, attend_backward, query=QUERY, key=KEY, value=VALUE)
+    assert errors.keys() == {"query", "key", "value"}
+    assert max(errors.values()) < 1e-8
+
+
+def diagonal_jacobian(gradient: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return gradient * weights * (1 - weights)
+
+
+def other_axis(gradient: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    weighted = gradient * weights
+    return weighted - weights * weighted.sum(axis=-2, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"through_softmax": diagonal_jacobian}, {"through_softmax": other_axis}, {"scale": 1.0}],
+    ids=["a(1-a) as the Jacobian", "softmax over the wrong axis", "no 1/sqrt(d_k) backward"],
+)
+def test_a_wrong_way_through_the_logits_is_found_in_query_and_key(wrong: dict[str, Any]) -> None:
+    def backward(gradient: np.ndarray, **tensors: np.ndarray) -> Gradients:
+        return attend_backward(gradient, **tensors, **wrong)
+
+    with pytest.raises(bp.GradientError) as error:
+        bp.check_gradient(attend, backward, query=QUERY, key=KEY, value=VALUE)
+    assert named(error) == {"query", "key"}
+
+
+@pytest.mark.parametrize("forgotten", ["query", "key", "value"])
+def test_a_forgotten_path_into_x_is_found_in_x(forgotten: str) -> None:
+    weights = {name: RNG.standard_normal((6, 6)) for name in ("query", "key", "value")}
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        return attend(*(x @ w for w in weights.values()))
+
+    def backward(gradient: np.ndarray, x: np.ndarray, left_out: str | None = None) -> Gradients:
+        projected = {name: x @ w for name, w in weights.items()}
+        into = attend_backward(gradient, **projected, scale=6**-0.5)
+        paths = (d @ weights[name].T for name, d in into.items() if name != left_out)
+        return {"x": sum(paths, np.zeros_like(x))}
+
+    x = RNG.standard_normal((4, 6))
+    assert bp.check_gradient(forward, backward, x=x)["x"] < 1e-7
+    with pytest.raises(bp.GradientError) as error:
+        bp.check_gradient(forward, lambda g, x: backward(g, x, forgotten), x=x)
+    assert named(error) == {"x"}
+
+
+@pytest.mark.parametrize("which", ["first", "mean"])
+def test_a_missing_sum_over_a_group_is_found_in_key_and_value(which: str) -> None:
+    query = RNG.standard_normal((4, 5, 3))
+    key, value = RNG.standard_normal((2, 6, 3)), RNG.standard_normal((2, 6, 7))
+
+    def backward(gradient: np.ndarray, **tensors: np.ndarray) -> Gradients:
+        repeated = {name: np.repeat(tensors[name], 2, axis=0) for name in ("key", "value")}
+        _, weights = bp.scaled_dot_product_attention(tensors["query"], **repeated)
+        d_query, d_key, d_value = bp.scaled_dot_product_attention_backward(
+            gradient, tensors["query"], **repeated, weights=weights
+        )
+        by_group = {"key": d_key.reshape(2, 2, 6, 3), "value": d_value.reshape(2, 2, 6, 7)}
+        fewer = {
+            name: d[:, 0] if which == "first" else d.mean(axis=1) for name, d in by_group.items()
+        }
+        return {"query": d_query, **fewer}
+
+    with pytest.raises(bp.GradientError) as error:
+        bp.check_gradient(attend, backward, query=query, key=key, value=value)
+    assert named(error) == {"key", "value"}
+
+
+@pytest.mark.parametrize("missing", ["both means", "the mean", "the mean along the normed row"])
+def test_layer_norm_without_its_mean_terms_is_found_in_x(missing: str) -> None:
+    weight, bias = RNG.standard_normal((2, 5))
+
+    def backward(
+        gradient: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray
+    ) -> Gradients:
+        _, (normed, inverse) = bp.layer_norm(x, weight, bias)
+        _, d_weight, d_bias = bp.layer_norm_backward(gradient, weight, normed, inverse)
+        d_normed = gradient * weight
+        d_x = d_normed.copy()
+        if missing == "the mean along the normed row":
+            d_x -= d_normed.mean(-1, keepdims=True)
+        if missing == "the mean":
+            d_x -= normed * (d_normed * normed).mean(-1, keepdims=True)
+        return {"x": d_x * inverse, "weight": d_weight, "bias": d_bias}
+
+    with pytest.raises(bp.GradientError) as error:
+        bp.check_gradient(
+            lambda **t: bp.layer_norm(**t)[0],
+            backward,
+            x=RNG.standard_normal((3, 5)),
+            weight=weight,
+            bias=bias,
+        )
+    assert named(error) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "x: no gradient was returned"),
+        ({"x": np.ones(2)}, r"x: its gradient has shape \(2,\), the tensor \(3,\)"),
+        (
+            {"x": np.full(3, np.nan)},
+            r"^x: at \[0\] the gradient is nan, finite differences give -?\d",
+        ),
+        (
+            {"x": np.array([2.0, 4.0, 6.1])},
+            r"^x: at \[2\] the gradient is -?[\d.]+, finite differences give -?[\d.]+$",
+        ),
+    ],
+    ids=["missing", "shape", "nan", "number"],
+)
+def test_the_complaint_says_what_is_wrong(wrong: Gradients, message: str) -> None:
+    with pytest.raises(bp.GradientError, match=message):
+        bp.check_gradient(
+            lambda x: np.asarray((x**2).sum()),
+            lambda gradient, x: {
+                k: (v if v.shape != (3,) else gradient * v) for k, v in wrong.items()
+            },
+            x=np.array([1.0, 2.0, 3.0]),
+            seed=0,
+        )
+
+
+def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not() -> None:
+    def forward(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        return bp.softmax(x + shift)
+
+    def backward(gradient: np.ndarray, x: np.ndarray, shift: np.ndarray) -> Gradients:
+        d_x = bp.softmax_backward(gradient, bp.softmax(x + shift))
+        return {"x": d_x, "shift": np.zeros_like(shift)}
+
+    def wrong(gradient: np.ndarray, x: np.ndarray, shift: np.ndarray) -> Gradients:
+        return backward(gradient, x, shift) | {"shift": np.full_like(shift, 1e-6)}
+
+    x, shift = RNG.standard_normal((4, 5)), RNG.standard_normal((4, 1))
+    bp.check_gradient(forward, backward, x=x, shift=shift)
+    with pytest.raises(bp.GradientError, match=r"^shift: "):
+        bp.check_gradient(forward, wrong, x=x, shift=shift)
+
+
+def test_tensors_are_left_as_they_were() -> None:
+    x = np.arange(3.0)
+
+    def spoil(gradient: np.ndarray, x: np.ndarray) -> Gradients:
+        x += 1.0
+        return {"x": gradient}
+
+    bp.check_gradient(lambda x: x.copy(), spoil, x=x)
+    assert np.array_equal(x, np.arange(3.0))

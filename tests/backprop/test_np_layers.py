@@ -1,0 +1,173 @@
+"""Each backward pass against torch's automatic differentiation and finite differences."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from twins import assert_same_gradients
+
+from attnbook import backprop as bp
+from strategies import seeds
+
+sizes = st.integers(1, 6)
+shapes = st.lists(sizes, min_size=1, max_size=3)
+
+
+@given(leading=shapes, d_in=sizes, d_out=sizes, bias=st.booleans(), seed=seeds)
+def test_linear(leading: list[int], d_in: int, d_out: int, bias: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tensors = {
+        "x": rng.standard_normal((*leading, d_in)),
+        "weight": rng.standard_normal((d_out, d_in)),
+    }
+    if bias:
+        tensors["bias"] = rng.standard_normal(d_out)
+
+    def backward(gradient: np.ndarray, x: np.ndarray, weight: np.ndarray, **_: np.ndarray) -> dict:
+        gradients = bp.linear_backward(gradient, x, weight)
+        return dict(zip(("x", "weight", "bias"), gradients, strict=True))
+
+    assert_same_gradients(
+        bp.linear, backward, lambda **t: F.linear(t["x"], t["weight"], t.get("bias")), **tensors
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("relu", F.relu),
+        ("gelu", F.gelu),
+        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+    ],
+)
+@given(shape=shapes, size=st.sampled_from([0.1, 1.0]), seed=seeds)
+def test_activations(name: str, theirs: Callable, shape: list[int], size: float, seed: int) -> None:
+    activate, activate_backward = bp.ACTIVATIONS[name]
+    x = size * np.random.default_rng(seed).standard_normal(shape)
+    x += 0.001 * np.sign(x)  # no difference reaches across the kink of the ReLU
+    assert_same_gradients(
+        activate,
+        lambda gradient, x: {"x": activate_backward(gradient, x)},
+        lambda x: theirs(x),
+        x=x,
+    )
+
+
+def test_relu_has_no_gradient_at_zero() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    F.relu(x).sum().backward()
+    assert np.array_equal(bp.relu_backward(np.ones(3), np.zeros(3)), x.grad.numpy())
+
+
+@given(leading=shapes, width=st.integers(2, 7), shift=st.sampled_from([0.0, 30.0]), seed=seeds)
+def test_layer_norm(leading: list[int], width: int, shift: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((*leading, width)) + shift
+    weight, bias = rng.standard_normal((2, width))
+
+    def backward(gradient: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> dict:
+        _, saved = bp.layer_norm(x, weight, bias)
+        names = ("x", "weight", "bias")
+        return dict(zip(names, bp.layer_norm_backward(gradient, weight, *saved), strict=True))
+
+    assert_same_gradients(
+        lambda **t: bp.layer_norm(**t)[0],
+        backward,
+        lambda **t: F.layer_norm(t["x"], (width,), t["weight"], t["bias"]),
+        differences=shift == 0.0 and width > 2,  # they are too coarse for the others
+        x=x,
+        weight=weight,
+        bias=bias,
+    )
+
+
+@given(shape=shapes, probability=st.sampled_from([0.0, 0.1, 0.7]), seed=seeds)
+def test_dropout_with_a_given_mask(shape: list[int], probability: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kept = rng.random(shape) >= probability
+    factor = torch.from_numpy(np.asarray(kept / (1 - probability)))
+    assert_same_gradients(
+        lambda x: bp.dropout(x, kept, probability),
+        lambda gradient, x: {"x": bp.dropout(gradient, kept, probability)},
+        lambda x: x * factor,
+        x=rng.standard_normal(shape),
+    )
+
+
+def test_dropout_refuses_what_is_no_probability() -> None:
+    with pytest.raises(ValueError, match=r"probability must be in \[0, 1\), got 1.0"):
+        bp.dropout(np.ones(2), np.ones(2, dtype=bool), 1.0)
+
+
+@given(shape=shapes, vocab=st.integers(1, 5), factor=st.sampled_from([1.0, 8.0]), seed=seeds)
+def test_embedding(shape: list[int], vocab: int, factor: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(vocab, size=shape)
+    assert_same_gradients(
+        lambda weight: bp.embedding(ids, weight, factor=factor),
+        lambda gradient, weight: {
+            "weight": bp.embedding_backward(gradient, ids, vocab, factor=factor)
+        },
+        lambda weight: F.embedding(torch.from_numpy(np.asarray(ids)), weight) * factor,
+        weight=rng.standard_normal((vocab, 3)),
+    )
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_ids_outside_the_vocabulary_are_refused(wrong: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"ids must be in 0 … 3, got {min(wrong, 2)} to {max(wrong, 2)}"
+    ):
+        bp.embedding(np.array([2, wrong]), np.ones((4, 3)))
+
+
+def test_positions_are_those_of_the_torch_room() -> None:
+    from attnbook import sinusoidal_positions
+
+    theirs = sinusoidal_positions(50, 16).numpy()
+    assert np.abs(bp.sinusoidal_positions(50, 16) - theirs).max() < 1e-15
+
+
+@given(leading=shapes, vocab=st.integers(2, 6), left_out=st.booleans(), seed=seeds)
+def test_cross_entropy(leading: list[int], vocab: int, left_out: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (*leading, 3)
+    targets = rng.integers(vocab, size=shape)
+    if left_out:
+        targets[..., 1] = -100
+    logits = 3 * rng.standard_normal((*shape, vocab))
+
+    def backward(gradient: np.ndarray, logits: np.ndarray) -> dict:
+        _, probabilities = bp.cross_entropy(logits, targets)
+        return {"logits": gradient * bp.cross_entropy_backward(probabilities, targets)}
+
+    assert_same_gradients(
+        lambda logits: np.float64(bp.cross_entropy(logits, targets)[0]),
+        backward,
+        lambda logits: F.cross_entropy(logits.flatten(0, -2), torch.from_numpy(targets).flatten()),
+        logits=logits,
+    )
+
+
+def test_huge_logits_have_a_finite_loss() -> None:
+    loss, probabilities = bp.cross_entropy(np.array([[1e4, 0.0]]), np.array([1]))
+    assert loss == 1e4
+    assert np.isfinite(bp.cross_entropy_backward(probabilities, np.array([1]))).all()
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ([[0, 1]], r"logits for \(2,\) targets but targets of shape \(1, 2\)"),
+        ([-100, -100], "no target is left: all 2 are -100"),
+        ([0, 3], "targets must be in 0 … 2, or -100 to be left out, got 0 to 3"),
+        ([0, -1], "targets must be in 0 … 2, or -100 to be left out, got -1 to 0"),
+    ],
+)
+def test_wrong_targets_are_refused(targets: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bp.cross_entropy(np.zeros((2, 3)), np.array(targets))
