@@ -184,6 +184,21 @@ def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not()
         bp.check_gradient(forward, wrong, x=x, shift=shift)
 
 
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
+def test_the_tolerance_is_relative_to_the_largest_entry(tolerance: float) -> None:
+    def check(error: float) -> None:
+        def backward(gradient: np.ndarray, x: np.ndarray) -> Gradients:
+            right = 2e4 * gradient * x
+            return {"x": right + error * np.abs(right).max()}
+
+        bp.check_gradient(lambda x: 1e4 * x**2, backward, tolerance=tolerance, x=x)
+
+    x = RNG.standard_normal((3, 4))
+    check(0.5 * tolerance)
+    with pytest.raises(bp.GradientError, match=r"^x: "):
+        check(2 * tolerance)
+
+
 def test_tensors_are_left_as_they_were() -> None:
     x = np.arange(3.0)
 

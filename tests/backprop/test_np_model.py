@@ -134,6 +134,17 @@ def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
     assert max(errors.values()) <= 1e-6
 
 
+def test_two_backward_passes_add_up() -> None:
+    block = bp.EncoderBlock(12, 4, 20, norm="pre", bias=True)
+    x, upstream = np.random.default_rng(0).standard_normal((2, 2, 5, 12))
+    _, saved = block.forward(x)
+    block.backward(upstream, saved)
+    once = block.gradients()
+    block.backward(upstream, saved)
+    for name, gradient in block.gradients().items():
+        assert np.array_equal(gradient, 2 * once[name]), name
+
+
 def test_gradients_are_those_of_one_batch() -> None:
     ours, _ = twins()
     first, second = batch(0), batch(1)
