@@ -199,6 +199,17 @@ def test_the_tolerance_is_relative_to_the_largest_entry(tolerance: float) -> Non
         check(2 * tolerance)
 
 
+def test_a_small_gradient_is_measured_by_its_own_size() -> None:
+    def backward(gradient: np.ndarray, large: np.ndarray, small: np.ndarray) -> Gradients:
+        return {"large": 100.0 * gradient, "small": (1.0 + 1e-5) * gradient}
+
+    large, small = RNG.standard_normal((2, 3, 4))
+    with pytest.raises(bp.GradientError, match=r"^small: [^;]*$"):
+        bp.check_gradient(
+            lambda large, small: 100 * large + small, backward, large=large, small=small
+        )
+
+
 def test_tensors_are_left_as_they_were() -> None:
     x = np.arange(3.0)
 

@@ -241,10 +241,14 @@ def test_unknown_choices_are_refused(cls: type, argument: str) -> None:
             lambda w: w.update({"output.weight": np.ones((3, 3))}),
             r"output.weight has shape \(4, 4\), got one of shape \(3, 3\)",
         ),
+        (
+            lambda w: w.update({"key.weight": w["key.weight"].T}),
+            r"key.weight has shape \(2, 4\), got one of shape \(4, 2\)",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_and_change_nothing(change: Any, message: str) -> None:
-    attention = bp.MultiHeadAttention(4, 2)
+    attention = bp.MultiHeadAttention(4, 2, n_kv_heads=1)
     before = attention.state_dict()
     weights = {name: value + 1.0 for name, value in before.items()}
     change(weights)
