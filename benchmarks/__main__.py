@@ -13,6 +13,8 @@ from benchmarks import report
 from benchmarks.timing import busy_share
 
 QUICK_RESULTS = Path("_build", "benchmarks")
+# NumPy's arrays otherwise go back to the system and come again, page by page, at each step.
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
 MUCH = 0.1
 """Others take so large a share of the cores: the numbers would be theirs."""
 
@@ -35,7 +37,9 @@ def main() -> None:
         command += [] if module == "backprop" else ["--threads", str(threads)]
         command += ["--quick"] if chosen.quick else []
         pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        subprocess.run(command, env=os.environ | dict.fromkeys(pools, str(threads)), check=True)
+        settings = dict.fromkeys(pools, str(threads))
+        settings |= KEEP_FREED_MEMORY if module == "backprop" else {}
+        subprocess.run(command, env=os.environ | settings, check=True)
     if not chosen.quick:
         report.rewrite_readme(report.markdown(report.load(folder)))
 

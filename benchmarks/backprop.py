@@ -1,6 +1,7 @@
 """A step of the hand-derived NumPy model beside the same model in torch."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
     chosen = parser.parse_args(arguments)
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        raise SystemExit("set OPENBLAS_NUM_THREADS=1: NumPy takes all cores otherwise")
     use_threads(1)
     pace: dict[str, Any] = {"seconds": 0.2, "rounds": (3, 5)} if chosen.quick else {}
     result = measure(threads=1, **pace)

@@ -322,8 +322,23 @@ def test_keys_that_nobody_sees_may_hold_anything_finite(path: str) -> None:
 
 
 @pytest.fixture
-def two_threads() -> None:
-    torch.set_num_threads(2)  # the fixture of all tests sets it back
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told, not made: mutmut forks, and a pool of threads does not survive that."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The queries' shape in each call of the fused kernel."""
+    shapes: list[torch.Size] = []
+    kernel = F.scaled_dot_product_attention
+
+    def listener(query: Tensor, *args: Tensor, **options: object) -> Tensor:
+        shapes.append(query.shape)
+        return kernel(query, *args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", listener)
+    return shapes
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -341,16 +356,8 @@ def two_threads() -> None:
     ],
 )
 def test_short_sequences_on_two_threads_get_the_same_from_two_products(
-    queries: int, keys: int, kernel_is_asked: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
+    queries: int, keys: int, kernel_is_asked: bool, causal: bool, asked: list[torch.Size]
 ) -> None:
-    asked = []
-    kernel = F.scaled_dot_product_attention
-
-    def listener(*args: Tensor, **options: object) -> Tensor:
-        asked.append(options)
-        return kernel(*args, **options)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", listener)
     query = torch.randn(2, 3, queries, 5, requires_grad=True)
     key = torch.randn(2, 3, keys, 5, requires_grad=True)
     value = torch.randn(2, 3, keys, 7, requires_grad=True)
@@ -372,13 +379,22 @@ def test_short_sequences_on_two_threads_get_the_same_from_two_products(
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("leading", [(), (3,), (2, 2, 3), (0, 3), (2, 0)], ids=str)
-def test_two_products_take_any_leading_dimensions(leading: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 2, 3), (0, 3), (2, 0)], ids=str)
+def test_two_products_take_any_leading_dimensions(
+    leading: tuple[int, ...], asked: list[torch.Size]
+) -> None:
     query, key, value = torch.randn(3, *leading, 16, 4)
     output = scaled_dot_product_attention(query, key, value, causal=True)
+    assert bool(asked) == (leading == ())  # two dimensions are the kernel's
     expected, _ = scaled_dot_product_attention(query, key, value, causal=True, return_weights=True)
     assert output.shape == (*leading, 16, 4)
     assert_near(output, expected)
+
+
+def test_one_thread_asks_the_kernel(asked: list[torch.Size]) -> None:
+    query, key, value = torch.randn(3, 2, 16, 4)
+    scaled_dot_product_attention(query, key, value, causal=True)
+    assert asked == [query.shape]
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -394,7 +410,9 @@ def test_what_lies_ahead_is_not_seen_by_two_products_either() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("extra", ["mask", "bias", "group", "dropout", "half"])
-def test_two_products_leave_the_rest_to_the_kernel(extra: str) -> None:
+def test_two_products_leave_the_rest_to_the_kernel(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query, key, value = torch.randn(3, 2, 16, 4)
     mask = bias = None
     dropout = 0.0
@@ -412,7 +430,7 @@ def test_two_products_leave_the_rest_to_the_kernel(extra: str) -> None:
     torch.manual_seed(1)
     output = scaled_dot_product_attention(query, key, value, mask, bias=bias, dropout=dropout)
     torch.manual_seed(1)
-    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = scaled_dot_product_attention(query, key, value, mask, bias=bias, dropout=dropout)
     assert torch.equal(output, alone)
 

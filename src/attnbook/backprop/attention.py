@@ -26,13 +26,8 @@ def softmax(
         >>> softmax(np.zeros((1, 4)), np.array([True, True, False, False]))
         array([[0.5, 0.5, 0. , 0. ]])
     """
-    if mask is not None:
-        logits = np.where(mask, logits, -np.inf)
-    largest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
-    weights = logits - np.where(np.isneginf(largest), 0.0, largest)
-    np.exp(weights, out=weights)
-    total = weights.sum(axis=-1, keepdims=True)
-    weights /= np.where(total == 0.0, 1.0, total)
+    weights = logits.copy() if mask is None else np.where(mask, logits, -np.inf)
+    _softmax_in_place(weights)
     return weights
 
 
@@ -56,8 +51,9 @@ def softmax_backward(
         >>> softmax_backward(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
         array([[ 0.25, -0.25]])
     """
-    result = gradient * weights
-    result -= weights * result.sum(axis=-1, keepdims=True)
+    mean = np.vecdot(gradient, weights)[..., None]
+    result = gradient - mean
+    result *= weights
     return result
 
 
@@ -98,13 +94,14 @@ def scaled_dot_product_attention(
         ((5, 3), (5, 7))
     """
     group = _group(query, key)
-    logits = query @ _repeat(key, group).mT
-    logits *= _scale(query, scale)
+    weights = (query * _scale(query, scale)) @ _repeat(key, group).mT  # the logits, so far
+    if mask is not None:
+        np.copyto(weights, -np.inf, where=~mask)
     if causal:
-        n_queries, n_keys = logits.shape[-2:]
-        ahead = np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)
-        mask = ahead if mask is None else mask & ahead
-    weights = softmax(logits, mask)
+        n_queries, n_keys = weights.shape[-2:]
+        ahead = ~np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)
+        np.copyto(weights, -np.inf, where=ahead)
+    _softmax_in_place(weights)
     return weights @ _repeat(value, group), weights
 
 
@@ -151,9 +148,9 @@ def scaled_dot_product_attention_backward(
     group = _group(query, key)
     d_value = weights.mT @ gradient
     d_logits = softmax_backward(gradient @ _repeat(value, group).mT, weights)
-    d_logits *= _scale(query, scale)
-    d_query = d_logits @ _repeat(key, group)
-    d_key = d_logits.mT @ query
+    factor = _scale(query, scale)
+    d_query = (d_logits @ _repeat(key, group)) * factor
+    d_key = (d_logits.mT @ query) * factor
     return d_query, _sum_groups(d_key, group), _sum_groups(d_value, group)
 
 
@@ -330,6 +327,17 @@ def multi_head_attention_by_head(
             if f"{name}.bias" in values:
                 gradients[f"{name}.bias"][rows[name]] += d_bias
     return output, gradients
+
+
+def _softmax_in_place(logits: Array) -> None:
+    """Forbidden entries are minus infinity; a row of nothing else becomes zeros."""
+    largest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+    largest[np.isneginf(largest)] = 0.0
+    logits -= largest
+    np.exp(logits, out=logits)
+    total = logits.sum(axis=-1, keepdims=True)
+    total[total == 0.0] = 1.0
+    logits /= total
 
 
 def _split(packed: Array, n_heads: int) -> Array:

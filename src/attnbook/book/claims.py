@@ -264,8 +264,10 @@ def _check(
     bound = float(target)
     room = bound - mean if form == "at_most" else mean - bound
     held = math.isfinite(mean) and room >= MARGIN * error
+    tiny = 0 < abs(bound) < SMALLEST_SHOWN  # a bound is shown as it is, whatever was measured
+    limit = f"{bound:g} {unit}".rstrip() if tiny else _number(bound, 0, unit)
     words = "at most" if form == "at_most" else "at least"
-    return finish(held, shown, f"{words} {_number(bound, 0, unit)}", n, mean, error, bound)
+    return finish(held, shown, f"{words} {limit}", n, mean, error, bound)
 
 
 def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str, list[float]]:

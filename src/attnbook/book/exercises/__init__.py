@@ -32,11 +32,19 @@ from attnbook.book.exercises.chapter_05 import (
     check_shared_as_full,
     check_split_heads,
 )
+from attnbook.book.exercises.chapter_06 import (
+    check_attention_backward,
+    check_layer_norm_backward,
+    check_softmax_backward,
+    check_sum_groups,
+    check_tied_gradient,
+)
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
     "MistakeError",
     "check_alibi",
+    "check_attention_backward",
     "check_cache_bytes",
     "check_content_share",
     "check_cross_head",
@@ -45,6 +53,7 @@ __all__ = [
     "check_fewer_biases",
     "check_from_tiled",
     "check_half_split_shift",
+    "check_layer_norm_backward",
     "check_masked_weights",
     "check_matching_rates",
     "check_merge_heads",
@@ -53,8 +62,11 @@ __all__ = [
     "check_scaled_weights",
     "check_shared_as_full",
     "check_sinusoids",
+    "check_softmax_backward",
     "check_softmax_jacobian",
     "check_split_heads",
+    "check_sum_groups",
+    "check_tied_gradient",
     "check_to_half_split",
     "check_unpack",
     "check_whitened",
