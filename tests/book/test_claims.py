@@ -198,7 +198,7 @@ def test_exact_numbers_show_every_digit(number, capsys):
 @pytest.mark.parametrize("value", [3e-17, -3e-17, 1e-16])
 def test_values_that_are_rounding_errors_show_no_digits(value, capsys):
     claim("Both agree", value, label="it", at_most=1e-12)
-    assert "measured below 1e-09; claimed at most 1e-12\n" in capsys.readouterr().out
+    assert "measured below 1e-12; claimed at most 1e-12\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnbook.backprop.checks import check_boolean, check_shape
 from attnbook.backprop.layers import Linear, linear, linear_backward
 from attnbook.backprop.module import Array, Module
 
@@ -22,10 +23,15 @@ def softmax(
         logits: one row for each query.
         mask: ``True`` = may attend; broadcasts to the shape of ``logits``.
 
+    Raises:
+        TypeError: if the mask is not boolean.
+
     Example:
         >>> softmax(np.zeros((1, 4)), np.array([True, True, False, False]))
         array([[0.5, 0.5, 0. , 0. ]])
     """
+    if mask is not None:
+        check_boolean("mask", mask)
     weights = logits.copy() if mask is None else np.where(mask, logits, -np.inf)
     _softmax_in_place(weights)
     return weights
@@ -51,6 +57,7 @@ def softmax_backward(
         >>> softmax_backward(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
         array([[ 0.25, -0.25]])
     """
+    check_shape("gradient", gradient, weights.shape)
     mean = np.vecdot(gradient, weights)[..., None]
     result = gradient - mean
     result *= weights
@@ -85,6 +92,11 @@ def scaled_dot_product_attention(
     Returns:
         Output and weights; the backward pass needs the weights.
 
+    Raises:
+        TypeError: if the mask is not boolean.
+        ValueError: if widths, leading dimensions or numbers of keys do not fit, or there are more
+            queries than keys under a causal mask.
+
     Source: Vaswani et al. 2017, eq. 1.
 
     Example:
@@ -93,12 +105,18 @@ def scaled_dot_product_attention(
         >>> output.shape, weights.shape
         ((5, 3), (5, 7))
     """
-    group = _group(query, key)
+    group = _check_shapes(query, key, value)
     weights = (query * _scale(query, scale)) @ _repeat(key, group).mT  # the logits, so far
     if mask is not None:
+        check_boolean("mask", mask)
         np.copyto(weights, -np.inf, where=~mask)
     if causal:
         n_queries, n_keys = weights.shape[-2:]
+        if n_queries > n_keys:
+            raise ValueError(
+                f"aligned to the end, a causal mask needs at least as many keys as queries, got "
+                f"{n_queries} queries and {n_keys} keys"
+            )
         ahead = ~np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)
         np.copyto(weights, -np.inf, where=ahead)
     _softmax_in_place(weights)
@@ -135,6 +153,9 @@ def scaled_dot_product_attention_backward(
         weights: what the forward pass returned.
         scale: as there.
 
+    Raises:
+        ValueError: if a shape does not fit the others.
+
     Source: the chain rule; the same five products as in Dao et al. 2022 (FlashAttention),
     appendix B.2.
 
@@ -145,7 +166,9 @@ def scaled_dot_product_attention_backward(
         >>> [gradient.shape for gradient in gradients]
         [(5, 16), (7, 16), (7, 3)]
     """
-    group = _group(query, key)
+    group = _check_shapes(query, key, value)
+    check_shape("weights", weights, (*query.shape[:-1], key.shape[-2]))
+    check_shape("gradient", gradient, (*query.shape[:-1], value.shape[-1]))
     d_value = weights.mT @ gradient
     d_logits = softmax_backward(gradient @ _repeat(value, group).mT, weights)
     factor = _scale(query, scale)
@@ -179,7 +202,8 @@ class MultiHeadAttention(Module):
         seed: of the initial weights, Glorot-uniform, each matrix counted alone.
 
     Raises:
-        ValueError: if the heads do not divide what they have to, or ``bias`` is none of the four.
+        ValueError: if a size is not positive, the heads do not divide what they have to, or
+            ``bias`` is none of the four.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for the groups.
 
@@ -204,6 +228,11 @@ class MultiHeadAttention(Module):
     ) -> None:
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         d_memory = d_model if d_memory is None else d_memory
+        if min(d_model, n_heads, n_kv_heads, d_memory) < 1:
+            sizes = f"{d_model}, {n_heads}, {n_kv_heads} and {d_memory}"
+            raise ValueError(
+                f"d_model, n_heads, n_kv_heads and d_memory must be positive, got {sizes}"
+            )
         if d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
         if n_heads % n_kv_heads:
@@ -356,14 +385,21 @@ def _scale(query: Array, scale: float | None) -> float:
     return float(query.shape[-1] ** -0.5) if scale is None else scale
 
 
-def _group(query: Array, key: Array) -> int:
-    """How many query heads share a key head."""
-    if query.ndim < 3 or key.shape[-3] == query.shape[-3]:
+def _check_shapes(query: Array, key: Array, value: Array) -> int:
+    """How many query heads share a key head, if everything else fits."""
+    if query.ndim < 2 or query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"query has shape {query.shape} but key has {key.shape}")
+    check_shape("value", value, (*key.shape[:-1], value.shape[-1]))
+    if query.shape[:-2] == key.shape[:-2]:
         return 1
+    if query.ndim != key.ndim or query.shape[:-3] != key.shape[:-3]:
+        raise ValueError(
+            f"query has leading dimensions {query.shape[:-2]} but key has {key.shape[:-2]}"
+        )
     n_heads, n_kv_heads = query.shape[-3], key.shape[-3]
-    if n_heads % n_kv_heads:
+    if n_kv_heads == 0 or n_heads % n_kv_heads:
         raise ValueError(f"query has {n_heads} heads, no multiple of the {n_kv_heads} of key")
-    return n_heads // n_kv_heads
+    return int(n_heads // n_kv_heads)
 
 
 def _repeat(shared: Array, group: int) -> Array:

@@ -44,6 +44,7 @@ def numerical_gradient(
 def check_gradient(
     forward: Callable[..., Array],
     backward: Callable[..., Mapping[str, Array]],
+    /,
     *,
     tolerance: float = 1e-6,
     seed: int = 0,
@@ -67,6 +68,8 @@ def check_gradient(
         The error of each tensor's gradient, relative to its largest entry.
 
     Raises:
+        ValueError: if what ``forward`` returns is not finite, there or near by.
+        TypeError: if ``backward`` does not return gradients by name.
         GradientError: names every tensor whose gradient is missing, has another shape or is wrong,
             and where it is wrong most.
 
@@ -81,16 +84,27 @@ def check_gradient(
         attnbook.backprop.checking.GradientError: x: at [...] the gradient is ...
     """
     tensors = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
-    output = forward(**tensors)
-    upstream = np.random.default_rng(seed).standard_normal(np.shape(output))
-    given = backward(upstream, **{name: tensor.copy() for name, tensor in tensors.items()})
+
+    def output_of(**changed: Array) -> Array:
+        """Neither function can spoil what the other gets."""
+        return np.asarray(forward(**{name: x.copy() for name, x in (tensors | changed).items()}))
+
+    output = output_of()
+    if not np.isfinite(output).all():
+        raise ValueError("forward returns numbers that are not finite: choose another point")
+    upstream = np.random.default_rng(seed).standard_normal(output.shape)
+    given = backward(upstream.copy(), **{name: tensor.copy() for name, tensor in tensors.items()})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"backward must return gradients by name, got a {type(given).__name__}")
     expected = {}
     for name, tensor in tensors.items():
 
         def loss(moved: Array, name: str = name) -> float:
-            return float((upstream * forward(**{**tensors, name: moved})).sum())
+            return float((upstream * output_of(**{name: moved})).sum())
 
         expected[name] = numerical_gradient(loss, tensor)
+        if not np.isfinite(expected[name]).all():
+            raise ValueError(f"forward is not finite near {name}: choose another point")
     overall = max((np.abs(e).max(initial=0.0) for e in expected.values()), default=0.0)
     errors, complaints = {}, []
     for name, numerical in expected.items():

@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Float, Integer
 
+from attnbook.backprop.checks import check_integers, check_shape
+
 
 def embedding(
     ids: Integer[np.ndarray, "..."],
@@ -13,6 +15,7 @@ def embedding(
     """The rows of ``weight`` that ``ids`` name, times ``factor``.
 
     Raises:
+        TypeError: if ``ids`` is not an array of integers.
         ValueError: if an id is outside the vocabulary.
 
     Example:
@@ -20,8 +23,7 @@ def embedding(
         array([[3., 4.],
                [3., 4.]])
     """
-    if ids.size and not (ids.min() >= 0 and ids.max() < len(weight)):
-        raise ValueError(f"ids must be in 0 … {len(weight) - 1}, got {ids.min()} to {ids.max()}")
+    _check_ids(ids, len(weight))
     return weight[ids] * factor
 
 
@@ -45,6 +47,8 @@ def embedding_backward(
                [2.],
                [0.]])
     """
+    _check_ids(ids, vocab_size)
+    check_shape("gradient", gradient, (*ids.shape, gradient.shape[-1]))
     result = np.zeros((vocab_size, gradient.shape[-1]))
     np.add.at(result, ids, gradient)
     result *= factor
@@ -65,3 +69,9 @@ def sinusoidal_positions(n_positions: int, d_model: int) -> Float[np.ndarray, "p
     table = np.empty((n_positions, d_model))
     table[:, 0::2], table[:, 1::2] = np.sin(angle), np.cos(angle)
     return table
+
+
+def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
+    check_integers("ids", ids)
+    if ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
+        raise ValueError(f"ids must be in 0 … {vocab_size - 1}, got {ids.min()} to {ids.max()}")

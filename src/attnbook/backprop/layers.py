@@ -5,6 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float
 
+from attnbook.backprop.checks import check_boolean, check_shape
 from attnbook.backprop.module import Array, Module, Parameter
 
 
@@ -47,6 +48,7 @@ def linear_backward(
         >>> d_x, d_weight, d_bias
         (array([3., 4.]), array([[1., 1.]]), array([1.]))
     """
+    check_shape("gradient", gradient, (*x.shape[:-1], len(weight)))
     rows = gradient.reshape(-1, gradient.shape[-1])
     d_x = (rows @ weight).reshape(x.shape)
     return d_x, rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(axis=0)
@@ -67,10 +69,13 @@ def relu_backward(
 ) -> Float[np.ndarray, "..."]:
     """The gradient where ``x`` is positive, zero elsewhere, at zero too.
 
+    At the kink itself finite differences give one half: choose another point to check it at.
+
     Example:
         >>> relu_backward(np.array([5.0, 5.0, 5.0]), np.array([-1.0, 0.0, 2.0]))
         array([0., 0., 5.])
     """
+    check_shape("gradient", gradient, x.shape)
     return gradient * (x > 0.0)
 
 
@@ -99,6 +104,7 @@ def gelu_backward(
         >>> gelu_backward(np.array([1.0]), np.array([0.0]))
         array([0.5])
     """
+    check_shape("gradient", gradient, x.shape)
     density = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
     return gradient * (_normal_cdf(x) + x * density)
 
@@ -128,6 +134,7 @@ def gelu_tanh_backward(
         >>> gelu_tanh_backward(np.array([1.0]), np.array([0.0]))
         array([0.5])
     """
+    check_shape("gradient", gradient, x.shape)
     square = x * x
     t = np.tanh(_GELU_SLOPE * x * (1.0 + _GELU_CUBE * square))
     slope = _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBE * square)
@@ -205,6 +212,7 @@ def layer_norm_backward(
         >>> d_x                                            # a shift of all changes nothing
         array([0., 0., 0.])
     """
+    check_shape("gradient", gradient, normed.shape)
     d_normed = gradient * weight
     d_x = d_normed - d_normed.mean(axis=-1, keepdims=True)
     d_x -= normed * (d_normed * normed).mean(axis=-1, keepdims=True)
@@ -227,6 +235,7 @@ def dropout(
         probability: with which an entry is dropped.
 
     Raises:
+        TypeError: if ``kept`` is not boolean.
         ValueError: if the probability is not in [0, 1).
 
     Source: Srivastava et al. 2014, section 10, for dividing in training.
@@ -235,6 +244,7 @@ def dropout(
         >>> dropout(np.array([1.0, 1.0]), np.array([True, False]), 0.5)
         array([2., 0.])
     """
+    check_boolean("kept", kept)
     if not 0 <= probability < 1:
         raise ValueError(f"probability must be in [0, 1), got {probability}")
     return x * kept / (1.0 - probability)

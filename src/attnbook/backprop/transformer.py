@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from attnbook.backprop.blocks import EncoderBlock
+from attnbook.backprop.checks import check_integers
 from attnbook.backprop.embedding import embedding, embedding_backward, sinusoidal_positions
 from attnbook.backprop.layers import LayerNorm, Linear
 from attnbook.backprop.module import Array, Module, Parameter
@@ -36,19 +37,7 @@ def cross_entropy(
         >>> loss                                                        # ln 10
         2.302...
     """
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"there are logits for {logits.shape[:-1]} targets but targets of shape {targets.shape}"
-        )
-    counts = targets != ignored
-    if not counts.any():
-        raise ValueError(f"no target is left: all {targets.size} are {ignored}")
-    used = targets[counts]
-    if used.min() < 0 or used.max() >= logits.shape[-1]:
-        raise ValueError(
-            f"targets must be in 0 … {logits.shape[-1] - 1}, or {ignored} to be left out, got "
-            f"{used.min()} to {used.max()}"
-        )
+    counts = _check_targets(logits.shape, targets, ignored)
     shifted = logits - logits.max(axis=-1, keepdims=True)
     total = np.exp(shifted).sum(axis=-1, keepdims=True)
     chosen = np.take_along_axis(shifted, np.where(counts, targets, 0)[..., None], axis=-1)
@@ -74,13 +63,32 @@ def cross_entropy_backward(
         array([[-0.5,  0.5],
                [ 0. ,  0. ]])
     """
-    counts = targets != ignored
+    counts = _check_targets(probabilities.shape, targets, ignored)
     gradient = np.where(counts[..., None], probabilities, 0.0)
     rows = gradient.reshape(-1, gradient.shape[-1])
     kept = np.flatnonzero(counts)
     rows[kept, targets.ravel()[kept]] -= 1.0
     gradient /= len(kept)
     return gradient
+
+
+def _check_targets(shape: tuple[int, ...], targets: np.ndarray, ignored: int) -> np.ndarray:
+    """Which targets count."""
+    check_integers("targets", targets)
+    if targets.shape != shape[:-1]:
+        raise ValueError(
+            f"there are logits for {shape[:-1]} targets but targets of shape {targets.shape}"
+        )
+    counts: np.ndarray = targets != ignored
+    if not counts.any():
+        raise ValueError(f"no target is left: all {targets.size} are {ignored}")
+    used = targets[counts]
+    if used.min() < 0 or used.max() >= shape[-1]:
+        raise ValueError(
+            f"targets must be in 0 … {shape[-1] - 1}, or {ignored} to be left out, got "
+            f"{used.min()} to {used.max()}"
+        )
+    return counts
 
 
 class TokenEmbedding(Module):
@@ -116,7 +124,7 @@ class TokenEmbedding(Module):
 
 
 class LearnedPositions(Module):
-    """One trained vector for each position.
+    """One trained vector for each position; the model adds the first rows of ``table``.
 
     Example:
         >>> LearnedPositions(10, 4).table.value.shape
@@ -136,11 +144,13 @@ class LanguageModel(Module):
 
     Args:
         config: a :class:`attnbook.transformer.ModelConfig` with positions ``"sinusoidal"``,
-            ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, no dropout.
+            ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, the default
+            ``embedding_init``, no dropout.
         seed: of the initial weights.
 
     Raises:
-        ValueError: if the configuration asks for something else; it names the setting.
+        TypeError: if it is another configuration.
+        ValueError: if it asks for something else; the message names the setting.
 
     Example:
         >>> from attnbook import ModelConfig
@@ -152,6 +162,8 @@ class LanguageModel(Module):
     """
 
     def __init__(self, config: Any, *, seed: int = 0) -> None:
+        if type(config).__name__ != "ModelConfig":
+            raise TypeError(f"config must be a ModelConfig, got a {type(config).__name__}")
         for name, known in (
             ("position", ("sinusoidal", "learned", "none")),
             ("norm", ("pre", "post", "none")),

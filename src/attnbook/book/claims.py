@@ -266,6 +266,8 @@ def _check(
     held = math.isfinite(mean) and room >= MARGIN * error
     tiny = 0 < abs(bound) < SMALLEST_SHOWN  # a bound is shown as it is, whatever was measured
     limit = f"{bound:g} {unit}".rstrip() if tiny else _number(bound, 0, unit)
+    if tiny and held and mean and form == "at_most":
+        shown = f"below {limit}"
     words = "at most" if form == "at_most" else "at least"
     return finish(held, shown, f"{words} {limit}", n, mean, error, bound)
 

@@ -1,0 +1,50 @@
+"""What the functions of this room refuse, each in the same words."""
+
+import numpy as np
+
+
+def check_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Refuse another shape: NumPy would broadcast it, and the numbers would be wrong.
+
+    Raises:
+        ValueError: names the argument and both shapes.
+
+    Example:
+        >>> check_shape("gradient", np.ones(3), (2, 3))
+        Traceback (most recent call last):
+        ValueError: gradient has shape (3,), expected (2, 3)
+    """
+    if np.shape(array) != expected:
+        raise ValueError(f"{name} has shape {np.shape(array)}, expected {expected}")
+
+
+def check_boolean(name: str, mask: np.ndarray) -> None:
+    """Refuse a mask of another type: 0 and -inf, or 1 and 0, would be read the wrong way round.
+
+    Raises:
+        TypeError: names the argument and the type.
+
+    Example:
+        >>> check_boolean("mask", np.zeros(3))
+        Traceback (most recent call last):
+        TypeError: mask must be boolean, got an array of float64
+    """
+    if np.asarray(mask).dtype != bool:
+        raise TypeError(f"{name} must be boolean, got an array of {np.asarray(mask).dtype}")
+
+
+def check_integers(name: str, ids: np.ndarray) -> None:
+    """Refuse what is no array of integers; booleans are none.
+
+    Raises:
+        TypeError: names the argument and the type.
+
+    Example:
+        >>> check_integers("ids", np.zeros(3))
+        Traceback (most recent call last):
+        TypeError: ids must be an array of integers, got one of float64
+    """
+    if not isinstance(ids, np.ndarray):
+        raise TypeError(f"{name} must be an array of integers, got a {type(ids).__name__}")
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"{name} must be an array of integers, got one of {ids.dtype}")
