@@ -21,8 +21,8 @@ BREAKS = [
     ("pos-concat", "torch.cat([W, W])", "torch.cat([W, W.T])"),
     # a word that is not ten times as large
     ("pos-learned-quiet", 'scaled word": (1, 0.02)', 'scaled word": (0.1, 0.02)'),
-    # words that all point in one direction can't be told apart
-    ("pos-word-64", "torch.randn(1000, d)", "torch.randn(1000, 1).expand(-1, d)"),
+    # a thousand times the same word can't be told apart
+    ("pos-word-64", "torch.randn(1000, d)", "torch.randn(1, d).expand(1000, -1)"),
     # every sequence reaches every row
     ("pos-rows", "n_tokens=16", "n_tokens=64"),
     # only the queries turned
