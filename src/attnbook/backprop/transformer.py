@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Integer
 from attnbook.backprop.blocks import EncoderBlock
 from attnbook.backprop.checks import check_integers
 from attnbook.backprop.embedding import embedding, embedding_backward, sinusoidal_positions
-from attnbook.backprop.layers import LayerNorm, Linear
+from attnbook.backprop.layers import LayerNorm, Linear, linear, linear_backward
 from attnbook.backprop.module import Array, Module, Parameter
 
 
@@ -30,6 +30,7 @@ def cross_entropy(
         The loss, and the probabilities, which the backward pass needs.
 
     Raises:
+        TypeError: if the targets are not integers.
         ValueError: if the shapes differ, a target is outside the vocabulary, or none is left.
 
     Example:
@@ -39,10 +40,12 @@ def cross_entropy(
     """
     counts = _check_targets(logits.shape, targets, ignored)
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    total = np.exp(shifted).sum(axis=-1, keepdims=True)
+    probabilities = np.exp(shifted)
+    total = probabilities.sum(axis=-1, keepdims=True)
+    probabilities /= total
     chosen = np.take_along_axis(shifted, np.where(counts, targets, 0)[..., None], axis=-1)
     log_probability = (chosen - np.log(total))[..., 0]
-    return float(-log_probability[counts].mean()), np.exp(shifted) / total
+    return float(-log_probability[counts].mean()), probabilities
 
 
 def cross_entropy_backward(
@@ -227,9 +230,10 @@ class LanguageModel(Module):
         of_norm = None
         if self.final_norm is not None:
             x, of_norm = self.final_norm.forward(x)
-        logits = (
-            x @ self.embedding.weight.value.T if self.output is None else self.output.forward(x)[0]
-        )
+        if self.output is None:
+            logits = linear(x, self.embedding.weight.value)
+        else:
+            logits, _ = self.output.forward(x)
         return logits, (ids, of_blocks, of_norm, x)
 
     def backward(
@@ -238,9 +242,9 @@ class LanguageModel(Module):
         """Add to the gradient of every parameter, given the gradient of the logits."""
         ids, of_blocks, of_norm, x = saved
         if self.output is None:
-            rows = gradient.reshape(-1, gradient.shape[-1])
-            self.embedding.weight.grad += rows.T @ x.reshape(-1, x.shape[-1])
-            gradient = gradient @ self.embedding.weight.value
+            table = self.embedding.weight
+            gradient, d_table, _ = linear_backward(gradient, x, table.value)
+            table.grad += d_table
         else:
             gradient = self.output.backward(gradient, x)
         if self.final_norm is not None:
