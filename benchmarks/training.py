@@ -35,20 +35,22 @@ def config() -> ModelConfig:
         tied=True,
         dropout=0.0,
         max_tokens=TOKENS,
+        feed_forward_bias=False,
+        norm_bias=False,
     )
 
 
 class FusedBlock(nn.Module):
     """A pre-norm block from torch's own parts: one matrix for Q, K and V, the fused attention."""
 
-    def __init__(self, d_model: int, n_heads: int, *, bias: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__()
         self.n_heads = n_heads
-        self.norm_1, self.norm_2 = (nn.LayerNorm(d_model, bias=bias) for _ in range(2))
+        self.norm_1, self.norm_2 = (nn.LayerNorm(d_model, bias=False) for _ in range(2))
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.output = nn.Linear(d_model, d_model, bias=False)
-        self.inner = nn.Linear(d_model, 4 * d_model, bias=bias)
-        self.outer = nn.Linear(4 * d_model, d_model, bias=bias)
+        self.inner = nn.Linear(d_model, 4 * d_model, bias=False)
+        self.outer = nn.Linear(4 * d_model, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add attention, then the feed-forward network."""
@@ -62,21 +64,16 @@ class FusedBlock(nn.Module):
 
 
 class FusedModel(nn.Module):
-    """Learned positions, blocks, a norm, and the embedding again as the output layer.
+    """Learned positions, blocks, a norm, and the embedding again as the output layer."""
 
-    Args:
-        config: sizes.
-        bias: in LayerNorms and feed-forward networks; nanoGPT's configuration has none.
-    """
-
-    def __init__(self, config: ModelConfig, *, bias: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.max_tokens, config.d_model)
         self.blocks = nn.ModuleList(
-            FusedBlock(config.d_model, config.n_heads, bias=bias) for _ in range(config.n_layers)
+            FusedBlock(config.d_model, config.n_heads) for _ in range(config.n_layers)
         )
-        self.norm = nn.LayerNorm(config.d_model, bias=bias)
+        self.norm = nn.LayerNorm(config.d_model, bias=False)
         self.order: Tensor
         self.register_buffer("order", torch.arange(config.max_tokens), persistent=False)
 
@@ -107,14 +104,12 @@ class Trainee:
 
 
 def trainees(seed: int = 0) -> list[Trainee]:
-    """Ours, nanoGPT's configuration, and that with our biases: all from the same weights."""
+    """Ours and the peer, from the same weights."""
     torch.manual_seed(seed)
     ours = LanguageModel(config()).float()
-    models: dict[str, LanguageModel | FusedModel] = {OURS: ours}
-    for name, bias in (("nanoGPT's configuration", False), ("the same, our biases", True)):
-        peer = FusedModel(config(), bias=bias).float()
-        copy_weights(ours, peer)
-        models[name] = peer
+    peer = FusedModel(config()).float()
+    copy_weights(ours, peer)
+    models: dict[str, LanguageModel | FusedModel] = {OURS: ours, "nanoGPT's configuration": peer}
     return [
         Trainee(
             name,
@@ -127,14 +122,12 @@ def trainees(seed: int = 0) -> list[Trainee]:
 
 @torch.no_grad()
 def copy_weights(ours: LanguageModel, peer: FusedModel) -> None:
-    """Give the peer our weights, and our biases where it has any."""
+    """Give the peer our weights."""
 
     def copy(source: nn.Module, target: nn.Module) -> None:
         assert isinstance(source, nn.Linear | nn.LayerNorm)
         assert isinstance(target, type(source))
         target.weight.copy_(source.weight)
-        if target.bias is not None:
-            target.bias.copy_(source.bias)
 
     assert isinstance(ours.positions, LearnedPositions)
     peer.tokens.weight.copy_(ours.embedding.weight)
@@ -161,7 +154,7 @@ def batches(n: int = N_BATCHES, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
 
 
 def check_equal(participants: list[Trainee], tolerance: float = 1e-4) -> None:
-    """Stop unless all have the same loss: ours starts with biases of zero, so with or without.
+    """Stop unless all have the same loss.
 
     Raises:
         ValueError: names the one that differs.

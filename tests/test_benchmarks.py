@@ -95,12 +95,12 @@ def test_a_race_times_each_call_in_each_round():
 def test_training_starts_from_the_same_loss_and_goes_on_alike():
     participants = training.trainees()
     training.check_equal(participants)
-    ours, without_biases, with_biases = participants
+    ours, peer = participants
     for batch in training.batches(3):
-        losses = [t.step(*batch).item() for t in (ours, with_biases)]
+        losses = [t.step(*batch).item() for t in (ours, peer)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     with torch.no_grad():
-        next(without_biases.model.parameters())[0, 0] += 1.0
+        next(peer.model.parameters())[0, 0] += 1.0
     with pytest.raises(ValueError, match="nanoGPT's configuration has a loss of"):
         training.check_equal(participants)
 

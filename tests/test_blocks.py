@@ -32,6 +32,20 @@ def test_feed_forward_is_the_formula_for_each_token_alone() -> None:
             assert_near(y[b, t], network.outer.weight @ inner + network.outer.bias)
 
 
+@pytest.mark.parametrize("kind", [EncoderBlock, DecoderBlock])
+@pytest.mark.parametrize("without", ["feed_forward_bias", "norm_bias"])
+def test_biases_are_left_out_where_asked(without: str, kind: type[nn.Module]) -> None:
+    part = {"feed_forward_bias": "feed_forward.", "norm_bias": ".norm."}[without]
+
+    def biases(**options: bool) -> set[str]:
+        names = (name for name, _ in kind(12, 3, 20, **options).named_parameters())
+        return {name for name in names if name.endswith("bias")}
+
+    left_out = biases() - biases(**{without: False})
+    assert left_out == {name for name in biases() if part in f".{name}"}
+    assert left_out
+
+
 def in_torchs_layout(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parameters, or their gradients, as torch.nn.TransformerEncoderLayer names and packs them."""
     qkv = [ours[f"attention.{name}.weight"] for name in ("query", "key", "value")]

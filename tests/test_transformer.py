@@ -111,6 +111,18 @@ def test_rarer_choices_reach_the_blocks(model_class: type[Encoder]) -> None:
     assert isinstance(model.final_norm, nn.Identity)
 
 
+@pytest.mark.parametrize(
+    ("option", "part"), [("feed_forward_bias", "feed_forward."), ("norm_bias", "norm.")]
+)
+def test_biases_are_left_out_of_the_whole_model(option: str, part: str) -> None:
+    def biases(**changes: object) -> set[str]:
+        model = LanguageModel(small(norm="pre", attention_bias=True, **changes))
+        return {name for name, _ in model.named_parameters() if name.endswith("bias")}
+
+    left = {name for name in biases() if part not in name}
+    assert biases(**{option: False}) == left < biases()
+
+
 def test_each_kind_of_position_is_where_it_belongs() -> None:
     def model(position: str) -> Encoder:
         return Encoder(small(position=position, n_heads=2))

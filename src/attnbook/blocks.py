@@ -36,6 +36,7 @@ class FeedForward(nn.Module):
         d_model: width of the input and of the output.
         d_ff: width in between.
         activation: :math:`\phi`: ``"relu"``, ``"gelu"`` or ``"gelu_tanh"``.
+        bias: with :math:`b_1` and :math:`b_2`, or without.
         dropout: probability with which an inner value is dropped in training.
 
     The matrices start as Glorot-uniform, the biases as zeros.
@@ -52,7 +53,13 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, d_ff: int, *, activation: Activation = "relu", dropout: float = 0.0
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "relu",
+        bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if d_model < 1 or d_ff < 1:
@@ -60,12 +67,13 @@ class FeedForward(nn.Module):
         _check_choice("activation", activation, Activation)
         check_dropout(dropout)
         self.activation = activation
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = nn.Linear(d_model, d_ff, bias=bias)
+        self.outer = nn.Linear(d_ff, d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)
         for linear in (self.inner, self.outer):
             draw_(linear.weight, "glorot", fan_in=linear.in_features, fan_out=linear.out_features)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Apply the network to each token alone."""
@@ -86,6 +94,7 @@ class Residual(nn.Module):
         norm: ``"pre"``, ``"post"`` or ``"none"``.
         scale: the factor α of DeepNorm; 1 for everyone else, and always 1 unless post-norm.
         eps: added to the variance in the LayerNorm.
+        bias: the LayerNorm adds a bias.
         dropout: on what is added, in training.
 
     Source: Xiong et al. 2020, figure 1; Wang et al. 2022 (DeepNet), section 3, for α.
@@ -103,6 +112,7 @@ class Residual(nn.Module):
         norm: NormPlace = "post",
         scale: float = 1.0,
         eps: float = 1e-5,
+        bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -112,7 +122,7 @@ class Residual(nn.Module):
             raise ValueError(f"only a post-norm stream is scaled, got {scale} with norm={norm!r}")
         self.place = norm
         self.scale = scale
-        self.norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model, eps=eps)
+        self.norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model, eps=eps, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -149,6 +159,8 @@ class EncoderBlock(nn.Module):
         activation: of the feed-forward network.
         residual_scale: DeepNorm's α, post-norm only.
         norm_eps: added to the variance in each LayerNorm.
+        feed_forward_bias: biases in the feed-forward network.
+        norm_bias: biases in the LayerNorms.
         dropout: on the attention weights, inside the feed-forward network and on what is added to
             the stream.
 
@@ -175,18 +187,29 @@ class EncoderBlock(nn.Module):
         activation: Activation = "relu",
         residual_scale: float = 1.0,
         norm_eps: float = 1e-5,
+        feed_forward_bias: bool = True,
+        norm_bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
 
         def residual() -> Residual:
-            return Residual(d_model, norm=norm, scale=residual_scale, eps=norm_eps, dropout=dropout)
+            return Residual(
+                d_model,
+                norm=norm,
+                scale=residual_scale,
+                eps=norm_eps,
+                bias=norm_bias,
+                dropout=dropout,
+            )
 
         self.attention = MultiHeadAttention(
             d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, dropout=dropout, position=position
         )
         self.attention_residual = residual()
-        self.feed_forward = FeedForward(d_model, d_ff, activation=activation, dropout=dropout)
+        self.feed_forward = FeedForward(
+            d_model, d_ff, activation=activation, bias=feed_forward_bias, dropout=dropout
+        )
         self.feed_forward_residual = residual()
 
     def forward(
@@ -245,6 +268,8 @@ class DecoderBlock(nn.Module):
         activation: of the feed-forward network.
         residual_scale: DeepNorm's α, post-norm only.
         norm_eps: added to the variance in each LayerNorm.
+        feed_forward_bias: biases in the feed-forward network.
+        norm_bias: biases in the LayerNorms.
         dropout: on attention weights, inside the feed-forward network and on what is added.
 
     Raises:
@@ -272,12 +297,21 @@ class DecoderBlock(nn.Module):
         activation: Activation = "relu",
         residual_scale: float = 1.0,
         norm_eps: float = 1e-5,
+        feed_forward_bias: bool = True,
+        norm_bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
 
         def residual() -> Residual:
-            return Residual(d_model, norm=norm, scale=residual_scale, eps=norm_eps, dropout=dropout)
+            return Residual(
+                d_model,
+                norm=norm,
+                scale=residual_scale,
+                eps=norm_eps,
+                bias=norm_bias,
+                dropout=dropout,
+            )
 
         self.attention = MultiHeadAttention(
             d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, dropout=dropout, position=position
@@ -287,7 +321,9 @@ class DecoderBlock(nn.Module):
             d_model, n_heads, n_kv_heads=n_kv_heads, d_memory=d_memory, bias=bias, dropout=dropout
         )
         self.cross_attention_residual = residual()
-        self.feed_forward = FeedForward(d_model, d_ff, activation=activation, dropout=dropout)
+        self.feed_forward = FeedForward(
+            d_model, d_ff, activation=activation, bias=feed_forward_bias, dropout=dropout
+        )
         self.feed_forward_residual = residual()
 
     def forward(

@@ -71,13 +71,14 @@ class TokenEmbedding(nn.Module):
         """
         check_integer("token ids", ids)
         try:
-            return F.embedding(ids.long(), self.weight) * self.factor
+            vectors = F.embedding(ids.long(), self.weight)
         except IndexError:
             vocab_size = self.weight.shape[0]
             raise ValueError(
                 f"token ids must be in 0 … {vocab_size - 1} (vocab_size is "
                 f"{vocab_size}), got ids from {ids.min().item()} to {ids.max().item()}"
             ) from None
+        return vectors if self.factor == 1 else vectors * self.factor
 
     def logits(
         self,

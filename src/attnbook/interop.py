@@ -123,7 +123,7 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
     Raises:
         TypeError: if ``module`` is of another class; of a derived one, too.
         ValueError: if it uses ``add_bias_kv`` or ``add_zero_attn``, ``kdim`` and ``vdim`` differ,
-            a layer has no biases, or its activation is neither ReLU nor exact GELU. (The tanh
+            or a layer's activation is neither ReLU nor exact GELU. (The tanh
             form is refused because torch itself replaces it by the exact one in its fast path.)
 
     Source: torch 2.13.0, ``nn/modules/activation.py`` and ``nn/modules/transformer.py``.
@@ -139,11 +139,8 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
     peer = _checked(module, "torch", *names)
     if isinstance(module, nn.MultiheadAttention):
         return _from_torch_attention(module)
-    _require(
-        f"nn.{type(module).__name__}",
-        bias=(peer.linear1.bias is not None, True, "our feed-forward networks have biases"),
-    )
     decodes = isinstance(module, nn.TransformerDecoderLayer)
+    biased = peer.linear1.bias is not None  # then so is every part
     with torch.device("meta"):
         block = (DecoderBlock if decodes else EncoderBlock)(
             peer.self_attn.embed_dim,
@@ -151,6 +148,8 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
             peer.linear1.out_features,
             norm="pre" if peer.norm_first else "post",
             activation=_torch_activation(peer),
+            feed_forward_bias=biased,
+            norm_bias=biased,
         )
     parts = _TORCH_DECODER_PARTS if decodes else _TORCH_ENCODER_PARTS
     return _assembled(block, peer, parts, _from_torch_attention)
@@ -167,8 +166,8 @@ def to_torch(
 ) -> nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer:
     """From ours torch's attention, encoder layer or decoder layer, with ``batch_first=True``.
 
-    The layout is that of :func:`from_torch`. The attentions in torch's layers always have biases:
-    where ours have none they become zeros, and would be trained.
+    The layout is that of :func:`from_torch`. Torch's layers have biases everywhere or nowhere: if
+    ours has them outside of its attentions alone, theirs become zeros, and would be trained.
 
     Args:
         ours: ``MultiHeadAttention``, ``EncoderBlock`` or ``DecoderBlock``.
@@ -181,7 +180,8 @@ def to_torch(
         TypeError: if ``ours`` is none of the three.
         ValueError: if it has grouped heads, heads of another width than d_model / n_heads,
             positions, or biases on some of the four projections; or if a block has no norm, a
-            scaled stream, the tanh form of GELU, or a memory of another width.
+            scaled stream, the tanh form of GELU, a memory of another width, or no biases in some
+            of its feed-forward network and norms alone.
 
     Source: torch 2.13.0, ``nn/modules/activation.py`` and ``nn/modules/transformer.py``.
 
@@ -199,7 +199,8 @@ def to_torch(
     decodes = isinstance(ours, DecoderBlock)
     layer = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
     name = f"nn.{layer.__name__}"
-    _check_block(ours, name, norms=("pre", "post"), activations=("relu", "gelu"))
+    bare = not any(key.endswith("bias") for key in ours.state_dict())
+    _check_block(ours, name, norms=("pre", "post"), activations=("relu", "gelu"), bare=bare)
     theirs = layer(
         ours.attention.query.in_features,
         ours.attention.n_heads,
@@ -207,10 +208,11 @@ def to_torch(
         activation=ours.feed_forward.activation,
         norm_first=ours.attention_residual.place == "pre",
         batch_first=True,
+        bias=not bare,
         device=torch.device("meta"),
     )
     parts = _TORCH_DECODER_PARTS if decodes else _TORCH_ENCODER_PARTS
-    convert = partial(_to_torch_attention, peer=_Peer(name))
+    convert = partial(_to_torch_attention, peer=_Peer(name, bias="never" if bare else "always"))
     return _assembled(theirs, ours, _inverse(parts), convert)
 
 
@@ -433,8 +435,8 @@ def to_bert(ours: MultiHeadAttention | EncoderBlock) -> State:
     Raises:
         TypeError: if ``ours`` is neither.
         ValueError: if it has grouped heads, heads of another width than d_model / n_heads, a
-            memory of another width, or positions; or a block is not post-norm, or its stream is
-            scaled.
+            memory of another width, or positions; or a block is not post-norm, its stream is
+            scaled, or it lacks biases in its feed-forward network or norms.
 
     Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
 
@@ -973,10 +975,18 @@ def _check_block(
     *,
     norms: tuple[str, ...],
     activations: tuple[str, ...],
+    bare: bool = False,
 ) -> None:
-    """Refuse what ``peer`` does not do around its attentions."""
+    """Refuse what ``peer`` does not do around its attentions; ``bare`` is without any bias."""
     name = type(ours).__name__
     activation = ours.feed_forward.activation
+    norms_biased = all(m.bias is not None for m in ours.modules() if isinstance(m, nn.LayerNorm))
+    if not bare:
+        _require(
+            name,
+            feed_forward_bias=(ours.feed_forward.inner.bias is not None, True, f"{peer} has them"),
+            norm_bias=(norms_biased, True, f"{peer} has them"),
+        )
     for part in ours.children():
         if isinstance(part, Residual):
             if part.place not in norms:

@@ -53,6 +53,8 @@ class ModelConfig:
         activation: ``"relu"``, ``"gelu"`` (exact) or ``"gelu_tanh"``.
         attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
             ``"qkv"`` or ``"output"``.
+        feed_forward_bias: biases in the feed-forward networks.
+        norm_bias: biases in the LayerNorms.
 
     Raises:
         ValueError: names the first setting that can't be.
@@ -79,6 +81,8 @@ class ModelConfig:
     position: PositionKind = "sinusoidal"
     activation: Activation = "relu"
     attention_bias: ProjectionBias = False
+    feed_forward_bias: bool = True
+    norm_bias: bool = True
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -98,6 +102,8 @@ class ModelConfig:
             ("position", get_args(PositionKind)),
             ("activation", get_args(Activation)),
             ("attention_bias", (True, False, "qkv", "output")),
+            ("feed_forward_bias", (True, False)),
+            ("norm_bias", (True, False)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(
@@ -135,12 +141,16 @@ class ModelConfig:
             "bias": self.attention_bias,
             "activation": self.activation,
             "residual_scale": residual_scale if self.norm == "deepnorm" else 1.0,
+            "feed_forward_bias": self.feed_forward_bias,
+            "norm_bias": self.norm_bias,
             "dropout": self.dropout,
         }
 
     def final_norm(self) -> nn.Module:
         """What a stack ends with: pre-norm leaves the stream itself without a norm."""
-        return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
+        if self.norm == "pre":
+            return nn.LayerNorm(self.d_model, bias=self.norm_bias)
+        return nn.Identity()
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,8 @@ def test_adam(options: dict[str, Any]) -> None:
         ),
         ({"norm": "deepnorm"}, "norm must be 'pre' or 'post' or 'none' in NumPy, got 'deepnorm'"),
         ({"dropout": 0.1}, "dropout must be 0.0 in NumPy, got 0.1"),
+        ({"norm_bias": False}, "norm_bias must be True in NumPy, got False"),
+        ({"feed_forward_bias": False}, "feed_forward_bias must be True in NumPy, got False"),
         ({"embedding_init": "unit"}, "embedding_init must be 'inverse_sqrt' in NumPy, got 'unit'"),
     ],
 )

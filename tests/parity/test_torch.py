@@ -99,8 +99,13 @@ def test_cross_attention_and_weights(mask: str, d_memory: int, bias: bool) -> No
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
-def test_encoder_layer(mask: str, norm_first: bool, activation: str, train: bool) -> None:
-    theirs = layer(nn.TransformerEncoderLayer, norm_first=norm_first, activation=activation)
+@pytest.mark.parametrize("bias", [True, False])
+def test_encoder_layer(
+    bias: bool, mask: str, norm_first: bool, activation: str, train: bool
+) -> None:
+    theirs = layer(
+        nn.TransformerEncoderLayer, norm_first=norm_first, activation=activation, bias=bias
+    )
     ours, m = from_torch(theirs.train(train)), masks(mask, TOKENS)
     assert isinstance(ours, EncoderBlock)
 
@@ -152,6 +157,8 @@ def test_decoder_layer(
         lambda: attention(kdim=10, vdim=10, bias=False),
         lambda: layer(nn.TransformerEncoderLayer, norm_first=True),
         lambda: layer(nn.TransformerEncoderLayer, activation="gelu"),
+        lambda: layer(nn.TransformerEncoderLayer, bias=False),
+        lambda: layer(nn.TransformerDecoderLayer, bias=False, norm_first=True),
         lambda: layer(nn.TransformerDecoderLayer, norm_first=True),
         lambda: layer(nn.TransformerDecoderLayer, activation="gelu"),
         lambda: layer(nn.TransformerDecoderLayer, dtype=torch.float32).eval(),
@@ -264,7 +271,6 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"bias": False}, r"\(bias=False\): our feed-forward networks have biases"),
             ({"activation": torch.tanh}, r"\(activation=<.*tanh.*>\): it must be ReLU or"),
             ({"activation": nn.GELU("tanh")}, r"\(activation=GELU\(approximate='tanh'\)\)"),
             (
@@ -298,6 +304,8 @@ class TestRefused:
         [
             ({"norm": "none"}, r"Block\(norm='none'\): nn.Transformer.*Layer has pre or post"),
             ({"residual_scale": 2.0}, r"Block\(residual_scale=2.0\): nn.*does not scale"),
+            ({"norm_bias": False}, r"Block\(norm_bias=False\): nn.*Layer has them"),
+            ({"feed_forward_bias": False}, r"Block\(feed_forward_bias=False\): nn.* has them"),
             ({"activation": "gelu_tanh"}, r"Block\(activation='gelu_tanh'\): .* relu or gelu"),
             ({"n_kv_heads": 1}, r"MultiHeadAttention\(n_kv_heads=1\): nn.Transformer.*needs 4"),
             ({"position": ALiBi()}, r"MultiHeadAttention\(position=ALiBi"),

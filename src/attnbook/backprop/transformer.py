@@ -171,6 +171,8 @@ class LanguageModel(Module):
             ("position", ("sinusoidal", "learned", "none")),
             ("norm", ("pre", "post", "none")),
             ("dropout", (0.0,)),
+            ("feed_forward_bias", (True,)),
+            ("norm_bias", (True,)),
             ("embedding_init", ("inverse_sqrt",)),
         ):
             given = getattr(config, name)
