@@ -31,7 +31,7 @@ def main() -> None:
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
-    runs = [(module, n) for n in chosen.threads for module in ("attention", "training")]
+    runs = [(module, n) for n in chosen.threads for module in ("attention", "training", "probes")]
     for module, threads in [*runs, ("backprop", 1)]:
         command = [sys.executable, "-m", f"benchmarks.{module}", "--to", str(folder)]
         command += [] if module == "backprop" else ["--threads", str(threads)]

@@ -14,7 +14,7 @@ README = HERE / "README.md"
 BEGIN = "<!-- begin of the tables: make bench writes them -->"
 END = "<!-- end of the tables -->"
 OURS = "attnbook"
-LIMIT_GOAL, TRAINING_GOAL = 0.80, 1.0
+LIMIT_GOAL, TRAINING_GOAL, PROBES_GOAL = 0.80, 1.0, 1.3
 
 
 def save(result: Result, path: Path) -> None:
@@ -49,6 +49,11 @@ def backprop_text(result: Result) -> str:
     return f"Hand-derived gradients, {_setting(result)}\n\n{_aligned(*_backprop_table(result))}\n"
 
 
+def probes_text(result: Result) -> str:
+    """The table of a run of ``benchmarks.probes``, for the terminal."""
+    return f"Cost of the probes, {_setting(result)}\n\n{_aligned(*_probes_table([result]))}\n"
+
+
 def markdown(results: list[Result]) -> str:
     """What stands between the markers in README.md."""
     attention = [r for r in results if r["benchmark"] == "attention"]
@@ -61,6 +66,9 @@ def markdown(results: list[Result]) -> str:
     for result in results:
         if result["benchmark"] == "backprop":
             parts += ["### Hand-derived gradients", _markdown(*_backprop_table(result))]
+    probes = [r for r in results if r["benchmark"] == "probes"]
+    if probes:
+        parts += ["### Cost of the probes", _markdown(*_probes_table(probes))]
     if attention:
         parts += ["### Peak memory of forward and backward, MiB"]
         parts += [_markdown(*_memory_table(result)) for result in _one_per_device(attention)]
@@ -164,6 +172,18 @@ def _backprop_table(result: Result) -> tuple[Row, list[Row]]:
         + [_quartiles(row["speed"][peer]) for peer in peers]
         for row in result["rows"]
     ]
+    return head, table
+
+
+def _probes_table(results: list[Result]) -> tuple[Row, list[Row]]:
+    head = ["run", "tokens", "plain, ms", "probed, ms", "probed / plain", f"≤ {PROBES_GOAL:.1f}"]
+    table = []
+    for result in results:
+        for row in result["rows"]:
+            cells = [_setting(result), str(row["tokens"])]
+            cells += [f"{row['milliseconds'][name][1]:.3g}" for name in ("plain", "probed")]
+            reached = "yes" if row["cost"][1] <= PROBES_GOAL else "no"
+            table.append([*cells, _quartiles(row["cost"]), reached])
     return head, table
 
 

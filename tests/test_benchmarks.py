@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks import attention, backprop, report, training
+from benchmarks import attention, backprop, probes, report, training
 from benchmarks.contenders import OURS, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import race, speed_ratio
@@ -149,3 +149,12 @@ def test_another_loss_by_hand_is_found(monkeypatch):
     )
     with pytest.raises(ValueError, match=r"^torch float64 differs from NumPy float64 by "):
         backprop.calls(16, adam=False)
+
+
+def test_a_row_of_the_probes_cost(monkeypatch):
+    monkeypatch.setattr(probes, "LENGTHS", (8,))
+    result = probes.measure(threads=1, seconds=0, rounds=(1, 1))
+    (row,) = result["rows"]
+    assert row["cost"][1] > 1
+    assert "probed / plain" in report.probes_text(result)
+    assert "### Cost of the probes" in report.markdown([result, result])

@@ -44,6 +44,8 @@ from attnbook.position import (
     convert_rotary_weight,
     sinusoidal_positions,
 )
+from attnbook.probes import Probe
+from attnbook.tables import Table
 from attnbook.transformer import (
     Encoder,
     LanguageModel,
@@ -68,8 +70,10 @@ __all__ = [
     "LearnedPositions",
     "ModelConfig",
     "MultiHeadAttention",
+    "Probe",
     "Rotary",
     "SinusoidalPositions",
+    "Table",
     "TokenEmbedding",
     "Transformer",
     "TransformerConfig",

@@ -1,0 +1,624 @@
+"""Instruments: what a model's activations, attentions, gradients and updates are like.
+
+They read any torch model, ours, ``torch.nn``'s, Hugging Face's or a reader's own, without a line of
+it being changed, and leave nothing behind:
+
+>>> import torch
+>>> from attnbook import LanguageModel, ModelConfig
+>>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32, n_layers=2))
+>>> optimizer = torch.optim.Adam(model.parameters())
+>>> ids = torch.randint(10, (2, 8))
+>>> with Probe(model) as probe:
+...     model.loss(ids[:, :-1], ids[:, 1:]).backward()
+...     _ = optimizer.step()  # only if you want to see the updates
+>>> probe.activations.where(part="block")["rms"].shape  # the stream after each of the two blocks
+(2,)
+>>> probe.attention.where(layer=0)["keys"]  # causal, 7 tokens: 1 to 7 keys, 4 on average
+array([4.])
+>>> float(probe.parameters.where(name="*.query.weight")["update"].max()) < 0.1
+True
+"""
+
+import math
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from types import FunctionType, TracebackType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attnbook.tables import Cell, Table
+
+PLACE = ("name", "layer", "part")
+ACTIVATIONS = (*PLACE, "calls", "rms", "variance", "gradient_rms", "cosine", "rank")
+ATTENTION = (
+    *(*PLACE, "calls", "logit_variance", "logit_variance_in_row"),
+    *("entropy", "effective_keys", "keys", "largest"),
+)
+PARAMETERS = (*PLACE, "rms", "gradient_rms", "update")
+
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
+NO_LONGER_LOGITS = {"linear", "addmm", "mm", "conv1d", "softmax", "special_softmax"} | PRODUCTS
+FORBIDDEN = -1e8
+"""Logits this low stand for a mask: −∞, a type's lowest number, the −10⁹ of many tutorials."""
+ENTRIES_AT_ONCE = 2**20
+"""Logits computed again at a time: what a processor's cache holds."""
+
+
+class Probe:
+    r"""Reads a model while it runs inside a ``with`` block.
+
+    Three tables are there when the block has ended. Every row has the ``name`` of a module or
+    parameter as ``named_modules`` gives it, the ``layer``, the number in the name of the stack's
+    item, and the ``part``, the name within that item: ``blocks.3.attention.output`` is layer 3,
+    part ``attention.output``. An item itself is the part ``block``: for a block of a Transformer,
+    the stream after it. (An item without modules in it has its class as part: ``Linear``.) With
+    several stacks the part says which: ``encoder_blocks.attention``. What belongs to no layer has
+    its whole name as part; the model itself is ``(model)``.
+
+    :attr:`activations`
+        A row for each module that ran. Over all entries of its output :math:`X` (the first tensor,
+        if it returns several):
+
+        - ``rms`` :math:`\sqrt{\overline{x^2}}`; ``variance`` :math:`\overline{(x - \bar x)^2}`;
+        - ``gradient_rms``, the same root for the gradient of what was backpropagated with respect
+          to the output; NaN without a backward pass, and mostly where the next module overwrites
+          the output (``nn.ReLU(inplace=True)``);
+        - ``cosine``, for outputs of shape (batch, tokens, width): the mean of
+          :math:`x_i \cdot x_j / |x_i||x_j|` over the pairs of different tokens of a sequence (a
+          token of zeros has cosine 0 with all), then over the sequences;
+        - ``rank``, of the same: the participation ratio
+          :math:`(\sum_k \sigma_k^2)^2 / \sum_k \sigma_k^4` with the singular values
+          :math:`\sigma_k` of the tokens' matrix of a sequence, not centred; 1 if all tokens point
+          in one direction, at most min(tokens, width); then the mean over the first
+          ``rank_sequences`` sequences of each call, without those that are all zero.
+
+    :attr:`attention`
+        A row for each attention, wherever and however it is computed. Before the softmax, over the
+        allowed pairs of query and key: ``logit_variance``, and ``logit_variance_in_row``, the mean
+        of :math:`(s_{ij} - \bar s_i)^2` with each query's own mean, which is what the softmax sees.
+        After the softmax, before any dropout, means over the queries that may attend to something:
+        ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}` in nats; ``effective_keys``, the mean of
+        :math:`e^{H_i}` (and not the exponential of the mean); ``keys``, how many are allowed;
+        ``largest``, the largest weight.
+
+    :attr:`parameters`
+        A row for each parameter: ``rms`` before the block; ``gradient_rms`` of what was
+        backpropagated inside the block (several times: of the sum), NaN if nothing was; ``update``,
+        rms of its change divided by ``rms``: 0 if no optimizer stepped, ∞ of what was zero before.
+
+    A module that ran several times has one row with the number of ``calls``, and is read as if the
+    calls were one: mean squares over all entries, means over all sequences and queries.
+
+    The model computes what it computes without the probe, to the last bit, gradients and random
+    numbers too, with one exception: in evaluation without gradients ``nn.TransformerEncoder`` takes
+    a fused path of its own, which no hook can look into; while probed, torch takes the usual one.
+    At the end, also after an error, every hook is removed; what is not backpropagated by then is
+    not seen. Nothing that the model computes is kept, but each parameter is copied at the start,
+    and its gradient once.
+
+    **What counts as an attention.** Calls of ``F.scaled_dot_product_attention`` (the logits are
+    computed again), and softmaxes over the last dimension of a product of two tensors of three or
+    more dimensions, queries and keys, scaled, biased, masked or not. So the softmax over a
+    vocabulary or over experts is none. Each is the row of the innermost running module that has
+    parameters. Logits of −10⁸ and below are forbidden pairs. Not seen: kernels that bypass torch
+    (flash-attn), ``flex_attention``, attention on tensors of two dimensions. Compiled models run
+    uncompiled while probed. Recomputation in the backward pass (activation checkpointing) is not
+    counted as a call.
+
+    Args:
+        model: any module.
+        only: names to look at, patterns as for files (``"blocks.*"``, ``"*.attention"``), one or
+            several; everything if not given. A parameter is looked at with its module.
+        rank_sequences: the rank of more sequences costs more time, ``None`` takes all: with the
+            default, a step of 8 sequences takes at most 1.3 times as long as without the probe.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+        ValueError: if no module fits ``only``, naming some that exist; or ``rank_sequences`` is
+            not positive.
+        RuntimeError: if it is entered twice, or a table is read before the block has ended, or
+            after it ended with an error.
+
+    Source: Gao et al. 2017 (bioRxiv 214262) for the participation ratio, there of a covariance;
+    Hill 1973 for the exponential of the entropy as an effective number.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        >>> model = nn.TransformerEncoder(layer, 3)
+        >>> with Probe(model, only="*self_attn") as probe:
+        ...     model(torch.zeros(2, 5, 16)).sum().backward()
+        >>> probe.attention["effective_keys"]  # of equal tokens: all
+        array([5., 5., 5.])
+        >>> probe.activations.parts
+        ['self_attn']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        only: str | Sequence[str] | None = None,
+        rank_sequences: int | None = 2,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"a probe reads a torch module, got a {type(model).__name__}")
+        if rank_sequences is not None and rank_sequences < 1:
+            raise ValueError(f"rank_sequences must be positive or None, got {rank_sequences}")
+        self._model, self._ranked = model, rank_sequences
+        self._modules = {
+            module: _clean(name)
+            for name, module in model.named_modules()
+            if "_orig_mod" not in module._modules  # what torch.compile puts around it
+        }
+        patterns = ["*"] if only is None else [only] if isinstance(only, str) else list(only)
+        self._chosen = {
+            module
+            for module, name in self._modules.items()
+            if any(fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        if not self._chosen:
+            names = list(self._modules.values())
+            some = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+            raise ValueError(f"no module fits {only!r}; there are {some}")
+        self._places = _places(model)
+        self._state = "not entered"
+        self._running: list[nn.Module] = []
+        self._handles: list[Any] = []
+        self._contexts = ExitStack()
+        self._outputs: dict[nn.Module, list[_Output]] = defaultdict(list)
+        self._last: tuple[weakref.ref[Tensor], int, _Output] | None = None
+        self._attentions: dict[nn.Module, list[list[Tensor]]] = defaultdict(list)
+        self._before: dict[str, tuple[nn.Parameter, Tensor]] = {}
+        self._gradients: dict[str, Tensor] = {}
+        self._tables: dict[str, Table] = {}
+
+    @property
+    def activations(self) -> Table:
+        """What the modules gave, and the gradients that came back."""
+        return self._table("activations")
+
+    @property
+    def attention(self) -> Table:
+        """What the attentions' logits and weights were like."""
+        return self._table("attention")
+
+    @property
+    def parameters(self) -> Table:
+        """Sizes, gradients and relative updates of the parameters."""
+        return self._table("parameters")
+
+    def __enter__(self) -> "Probe":
+        """Set the hooks."""
+        if self._state != "not entered":
+            raise RuntimeError("a Probe is entered once: make another one for another look")
+        self._state = "running"
+        try:
+            for module in self._modules:
+                self._handles += [
+                    module.register_forward_pre_hook(self._begin),
+                    module.register_forward_hook(self._end, always_call=True),
+                ]
+            for name, parameter in self._model.named_parameters():
+                if self._owner(name) in self._chosen and not _strange(parameter):
+                    self._watch(_clean(name), parameter)
+            if any(_is_compiled(module) for module in self._model.modules()):
+                self._contexts.enter_context(torch.compiler.set_stance("force_eager"))
+            self._contexts.enter_context(_Attentions(self._attention))
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the hooks; then, if all went well, fill the tables."""
+        self._remove()
+        if kind is None:
+            with _aside(torch.device("cpu")):
+                self._tables = {
+                    "activations": Table(ACTIVATIONS, tuple(self._activation_rows())),
+                    "attention": Table(ATTENTION, tuple(self._attention_rows())),
+                    "parameters": Table(PARAMETERS, tuple(self._parameter_rows())),
+                }
+        self._state = "over" if kind is None else f"ended with {kind.__name__}"
+        self._outputs.clear()
+        self._attentions.clear()
+        self._before.clear()
+        self._gradients.clear()
+        self._last = None
+
+    def _remove(self) -> None:
+        try:
+            self._contexts.close()
+        finally:
+            while self._handles:
+                self._handles.pop().remove()
+            self._running.clear()
+
+    def _table(self, name: str) -> Table:
+        if self._state != "over":
+            when = {"not entered": "first run the model in `with probe:`"}
+            when["running"] = "the tables are there after the `with` block"
+            raise RuntimeError(
+                f"nothing to read yet: {when[self._state]}"
+                if self._state in when
+                else f"nothing to read: the `with` block {self._state}"
+            )
+        return self._tables[name]
+
+    def _owner(self, parameter: str) -> nn.Module:
+        return self._model.get_submodule(parameter.rpartition(".")[0])
+
+    # While the model runs.
+
+    def _begin(self, module: nn.Module, _: object) -> None:
+        self._running.append(module)
+
+    def _end(self, module: nn.Module, _: object, output: object) -> None:
+        if module in self._running:  # those above it were left by an error
+            while self._running.pop() is not module:
+                pass
+        tensor = _first_tensor(output)
+        if module not in self._chosen or tensor is None:
+            return
+        with _aside(tensor.device):
+            again = _in_backward()  # activation checkpointing: only gradients are new
+            last = self._last
+            if last is not None and last[0]() is tensor and last[1] == tensor._version:
+                seen = last[2]  # it hands on what another module gave
+            else:
+                seen = _Output([] if again else _describe(tensor, self._ranked))
+                self._last = weakref.ref(tensor), tensor._version, seen
+                if tensor.requires_grad:
+                    self._handles.append(tensor.register_hook(seen.gradient))
+            self._outputs[module].append(seen)
+
+    def _attention(self, statistics: Callable[[], list[Tensor]], device: torch.device) -> None:
+        if _in_backward():
+            return
+        holders = (m for m in reversed(self._running) if next(m.parameters(), None) is not None)
+        module = next(holders, self._running[-1] if self._running else self._model)
+        if module in self._chosen:
+            with _aside(device):
+                self._attentions[module].append(statistics())
+
+    def _watch(self, name: str, parameter: nn.Parameter) -> None:
+        self._before[name] = parameter, parameter.detach().to(_wide(parameter), copy=True)
+
+        def add(gradient: Tensor) -> None:
+            with _aside(gradient.device):
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                if name in self._gradients:
+                    self._gradients[name] += dense
+                else:
+                    self._gradients[name] = dense.to(_wide(dense), copy=True)
+
+        if parameter.requires_grad:
+            self._handles.append(parameter.register_hook(add))
+
+    # Afterwards.
+
+    def _activation_rows(self) -> Iterator[tuple[Cell, ...]]:
+        for module, name in self._modules.items():
+            seen = self._outputs.get(module, [])
+            calls = [[float(x) for x in one.forward] for one in seen if one.forward]
+            if calls:
+                n, mean, square, *similar = zip(*calls, strict=True)
+                average, variance = _pooled(n, mean, square)
+                sequences, cosine, ranked, rank = map(sum, similar)
+                backward = [one for output in seen for one in output.backward]
+                squares = sum(float(x) for x, _ in backward), sum(n for _, n in backward)
+                yield (
+                    *(name, *self._places(name), len(calls)),
+                    *(math.sqrt(variance + average**2), variance, math.sqrt(_ratio(*squares))),
+                    *(_ratio(cosine, sequences), _ratio(rank, ranked)),
+                )
+
+    def _attention_rows(self) -> Iterator[tuple[Cell, ...]]:
+        for module, name in self._modules.items():
+            if seen := self._attentions.get(module):
+                pieces = [piece.tolist() for call in seen for piece in call]
+                n, mean, square, *others = zip(*pieces, strict=True)
+                in_row, queries, *sums = map(sum, others)
+                _, variance = _pooled(n, mean, square)
+                means = [_ratio(one, queries) for one in sums]
+                variances = variance, _ratio(in_row, sum(n))
+                yield (name, *self._places(name), len(seen), *variances, *means)
+
+    def _parameter_rows(self) -> Iterator[tuple[Cell, ...]]:
+        for name, (parameter, before) in self._before.items():
+            after = parameter.detach().to(before.device, _wide(before))
+            rms, gradient = _rms(before), self._gradients.get(name)
+            back = math.nan if gradient is None else _rms(gradient)
+            update = math.nan
+            if after.shape == before.shape:
+                update = _ratio(_rms(before.sub_(after)), rms)
+            yield (name, *self._places(name), rms, back, update)
+
+
+class _Output:
+    """What is remembered of one tensor that a module gave."""
+
+    def __init__(self, forward: list[Tensor | float]) -> None:
+        self.forward = forward
+        self.backward: list[tuple[Tensor, int]] = []
+
+    def gradient(self, gradient: Tensor) -> None:
+        with _aside(gradient.device):
+            norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient))
+            self.backward.append((norm.square(), gradient.numel()))
+
+
+class _Attentions(TorchFunctionMode):
+    """Sees every call of a torch function, and tells the attentions among them."""
+
+    def __init__(self, found: Callable[[Callable[[], list[Tensor]], torch.device], None]) -> None:
+        super().__init__()
+        self.found = found
+        self.logits: dict[int, weakref.ref[Tensor]] = {}
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if function is F.multi_head_attention_forward:
+            # It comes here because a mode is on; its copy goes on to what it calls.
+            known = {**function.__globals__, "has_torch_function": lambda _: False}
+            inner = FunctionType(
+                function.__code__, known, name, function.__defaults__, function.__closure__
+            )
+            inner.__kwdefaults__ = function.__kwdefaults__
+            with self:
+                return inner(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if function is F.scaled_dot_product_attention:
+            query = args[0] if args else kwargs["query"]
+            if not _strange(query):
+                self.found(lambda: _fused_attention(*args, **kwargs), query.device)
+        elif name in ("softmax", "special_softmax"):
+            logits = args[0] if args else kwargs.get("input")
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if self._are_logits(logits) and dim in (-1, logits.dim() - 1):
+                self.found(lambda: _explicit_attention(logits), logits.device)
+        if isinstance(result, Tensor) and (
+            _is_product(args, kwargs)
+            if name in PRODUCTS
+            else self.logits
+            and name not in NO_LONGER_LOGITS
+            and any(self._are_logits(x) for x in args)
+        ):
+            key = id(result)
+            self.logits[key] = weakref.ref(result, lambda _: self.logits.pop(key, None))
+        return result
+
+    def _are_logits(self, x: object) -> bool:
+        known = self.logits.get(id(x))
+        return known is not None and known() is x
+
+
+def _is_product(args: Any, kwargs: Any) -> bool:
+    """Of two tensors of three or more dimensions: a matrix of weights has two."""
+    several = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])]
+    factors = [x for x in (*several, *kwargs.values()) if isinstance(x, Tensor)][-2:]
+    return len(factors) == 2 and all(x.dim() > 2 for x in factors)
+
+
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> list[Tensor]:
+    """The statistics of what torch's kernel does not show, from the logits of some at a time."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    query, key = (x.expand(*shape, *x.shape[-2:]) for x in (query, key))
+    shape = torch.Size((*shape, query.shape[-2], key.shape[-2]))
+    if is_causal:
+        attn_mask = torch.ones(shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if len(shape) < 3:
+        query, key = query[None], key[None]
+    mask = None
+    if attn_mask is not None:  # as many dimensions, the last of its true size
+        mask = attn_mask.expand(*attn_mask.shape[:-1], shape[-1])
+        mask = mask[(None,) * (query.dim() - mask.dim())]
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    at_once = max(1, ENTRIES_AT_ONCE * len(query) // max(1, shape.numel()))
+    pieces = []
+    for i in range(0, len(query), at_once):
+        q, k = (x[i : i + at_once].to(_wide(query)) for x in (query, key))
+        logits = (q * factor) @ k.mT
+        allowed = mask if mask is None or len(mask) == 1 else mask[i : i + at_once]
+        if allowed is not None and allowed.dtype != torch.bool:
+            logits += allowed.clamp(min=FORBIDDEN)  # finite: multiplied by zero it is zero
+            allowed = allowed > _lowest(allowed.dtype)
+        pieces.append(_summary(logits, allowed))
+    return pieces
+
+
+def _explicit_attention(logits: Tensor) -> list[Tensor]:
+    """The same from the logits that a softmax is given."""
+    lowest = _lowest(logits.dtype)
+    finite = logits.to(_wide(logits)).clamp(min=lowest)  # a new tensor, too
+    return [_summary(finite, logits > lowest)]
+
+
+def _summary(
+    logits: Float[Tensor, "... queries keys"], allowed: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "9"]:
+    """Pairs, their mean and variance, squares within rows; rows, and sums over them.
+
+    Overwrites the logits. The mask has as many dimensions, each of the same size or one.
+    """
+    if allowed is None:
+        keep = None
+        keys = logits.new_full(logits.shape[:-1], logits.shape[-1])
+    else:
+        keep = allowed.to(logits.dtype)  # multiplied: much faster than filling by a mask
+        keys = keep.sum(-1).expand(logits.shape[:-1])
+        logits.mul_(keep)
+    some = keys > 0
+    mean = logits.sum(-1) / keys.clamp(min=1)
+    logits -= mean[..., None]  # no softmax sees the difference
+    if keep is not None:
+        logits.mul_(keep)
+    squares = torch.linalg.vector_norm(logits, dim=-1).square_().sum()
+    pairs = keys.sum()
+    overall = (keys * mean).sum() / pairs.clamp(min=1)
+    variance = (squares + (keys * (mean - overall).square()).sum()) / pairs.clamp(min=1)
+    if keep is not None:
+        logits.add_((keep - 1) * 1e30)  # finite: times a weight of zero it is zero
+    weights = logits.softmax(-1)
+    largest = weights.amax(-1)
+    log_sum = logits.amax(-1) - largest.log()
+    entropy = (log_sum - weights.mul_(logits).sum(-1)).clamp_(min=0.0)
+    rows = (entropy, entropy.exp(), keys, largest)
+    sums = [torch.where(some, row, 0.0).sum() for row in rows]
+    return torch.stack([pairs, overall, variance, squares, some.sum(), *sums])
+
+
+def _describe(x: Tensor, ranked: int | None) -> list[Tensor | float]:
+    """Entries, mean, variance; sequences and sum of their cosines; the same of ranks."""
+    x = x.detach().to(_wide(x))
+    mean = x.mean()
+    variance = torch.linalg.vector_norm(x - mean).square() / x.numel()
+    described: list[Tensor | float] = [x.numel(), mean, variance]
+    if x.dim() != 3:
+        return [*described, 0, 0.0, 0, 0.0]
+    batch, tokens, width = x.shape
+    norms = torch.linalg.vector_norm(x, dim=-1)
+    inverse = torch.where(norms > 0, norms.reciprocal(), 0.0)
+    total = torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2)).square().sum()
+    if tokens > 1:
+        alone = (norms * inverse).sum()  # each token with itself
+        described += [batch, (total - alone) / (tokens * (tokens - 1))]
+    else:
+        described += [0, 0.0]
+    x, norms = x[:ranked], norms[:ranked]
+    energy = norms.square().sum(-1)
+    gram = x @ x.mT if tokens <= width else x.mT @ x
+    spread = torch.linalg.vector_norm(gram, dim=(1, 2)) / energy
+    some = energy > 0
+    return [*described, some.sum(), torch.where(some, spread.square().reciprocal(), 0.0).sum()]
+
+
+def _first_tensor(output: object) -> Tensor | None:
+    """The first floating tensor with a dimension or more, of one or several."""
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    for x in output if isinstance(output, tuple | list) else (output,):
+        if not isinstance(x, Tensor) or _strange(x) or not x.is_floating_point():
+            continue
+        if x.dim() and x.numel():
+            return x
+    return None
+
+
+def _strange(x: Tensor) -> bool:
+    """Has no entries to read one by one."""
+    return x.layout != torch.strided or x.is_nested or x.device.type == "meta"
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+@contextmanager
+def _aside(device: torch.device) -> Iterator[None]:
+    """For our own calculations: no graph, no autocast, not seen by the mode."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        if torch.is_autocast_enabled(device.type):
+            with torch.autocast(device.type, enabled=False):
+                yield
+        else:
+            yield
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    return max(FORBIDDEN, torch.finfo(dtype).min / 2)
+
+
+def _rms(x: Tensor) -> float:
+    squares = torch.linalg.vector_norm(x, dtype=_wide(x)).square()
+    return math.sqrt(_ratio(float(squares), x.numel()))
+
+
+def _ratio(a: float, b: float) -> float:
+    if b == 0:
+        return math.inf if a > 0 else math.nan
+    return float(a / b)
+
+
+def _pooled(
+    n: Sequence[float], mean: Sequence[float], variance: Sequence[float]
+) -> tuple[float, float]:
+    """Mean and variance of all entries, from those of groups of ``n``."""
+    groups, total = list(zip(n, mean, variance, strict=True)), sum(n)
+    average = _ratio(sum(k * m for k, m, _ in groups), total)
+    squares = sum(k * (v + (m - average) ** 2) for k, m, v in groups if k)
+    return average, _ratio(squares, total)
+
+
+def _clean(name: str) -> str:
+    """The name as the model's author knows it; torch.compile adds to it."""
+    return ".".join(word for word in name.split(".") if word != "_orig_mod") or "(model)"
+
+
+def _places(model: nn.Module) -> Callable[[str], tuple[int | None, str]]:
+    """Layer and part of a name.
+
+    A stack is a container of modules of one class, numbered; without any, everything numbered is.
+    """
+    numbered = {
+        _clean(name): {type(item) for item in module.children()}
+        for name, module in model.named_modules()
+        if module._modules and all(key.isdigit() for key in module._modules)
+    }
+    stacks = {name for name, kinds in numbered.items() if len(kinds) == 1} or set(numbered)
+    outermost = {
+        name
+        for name in stacks
+        if not any(name.startswith(f"{other}.") for other in stacks | {"(model)"} & stacks)
+    }
+    several = len(outermost) > 1
+    items = {
+        _clean(name): "block" if module._modules else type(module).__name__
+        for name, module in model.named_modules()
+    }
+
+    def place(name: str) -> tuple[int | None, str]:
+        words = name.split(".")
+        for i, word in enumerate(words):
+            stack = ".".join(words[:i]) or "(model)"
+            if word.isdigit() and stack in stacks:
+                inside = words[i + 1 :] or [items[name]]
+                return int(word), ".".join(([stack] if several else []) + inside)
+        return None, name
+
+    return place

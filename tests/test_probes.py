@@ -1,0 +1,790 @@
+"""What the probes read, against direct computations; and that they leave no trace."""
+
+import contextlib
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnbook import (
+    LanguageModel,
+    ModelConfig,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    attention_logits,
+    causal_mask,
+    padding_mask,
+)
+from attnbook import probes as module_under_test
+from attnbook.probes import ACTIVATIONS, PLACE, Probe
+from attnbook.tables import Table
+
+BATCH, TOKENS = 3, 6
+
+
+def language_model(**options: object) -> LanguageModel:
+    settings = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 2} | options
+    return LanguageModel(ModelConfig(**settings))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(11, (BATCH, TOKENS + 1))
+    return ids[:, :-1], ids[:, 1:]
+
+
+def row(table: Table, name: str) -> SimpleNamespace:
+    (found,) = table.where(name=name)
+    return SimpleNamespace(**found)
+
+
+def near(expected: float) -> object:
+    return pytest.approx(float(torch.as_tensor(expected).detach()), rel=1e-9, abs=1e-12)
+
+
+def outputs_of(model: nn.Module, run: Callable[[], object]) -> dict[str, Tensor]:
+    """Each module's output, with its gradient, by the plainest hooks."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+            seen[name] = output[0] if isinstance(output, tuple) else output
+            if seen[name].requires_grad:
+                seen[name].retain_grad()
+
+        return hook
+
+    handles = [m.register_forward_hook(keep(name)) for name, m in model.named_modules()]
+    run()
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+class TestActivations:
+    @pytest.mark.parametrize("norm", ["pre", "post"])
+    def test_sizes_and_gradients(self, norm: str) -> None:
+        model, (ids, targets) = language_model(norm=norm), batch()
+        expected = outputs_of(model, lambda: model.loss(ids, targets).backward())
+        with Probe(model) as probe:
+            model.loss(ids, targets).backward()
+        table = probe.activations
+        assert len(table) == len(expected)
+        for name, x in expected.items():
+            got = row(table, name or "(model)")
+            assert got.rms == near(x.square().mean().sqrt())
+            assert got.variance == near(x.var(correction=0))
+            assert got.calls == 1
+            if x.requires_grad:
+                assert got.gradient_rms == near(x.grad.square().mean().sqrt()), name
+            else:
+                assert math.isnan(got.gradient_rms)
+
+    def test_likeness_of_tokens(self) -> None:
+        model, (ids, targets) = language_model(), batch()
+        expected = outputs_of(model, lambda: model.loss(ids, targets))
+        with Probe(model, rank_sequences=None) as probe, torch.no_grad():
+            model(ids)
+        for name in ("blocks.1", "blocks.0.attention.query", "blocks.0.feed_forward.inner"):
+            x = expected[name].detach()
+            cosines = [
+                torch.dot(a, b) / a.norm() / b.norm()
+                for sequence in x
+                for a, b in combinations(sequence, 2)
+            ]
+            powers = torch.linalg.svdvals(x).square()
+            ranks = powers.sum(-1).square() / powers.square().sum(-1)
+            got = row(probe.activations, name)
+            assert got.cosine == near(sum(cosines) / len(cosines))
+            assert got.rank == near(ranks.mean())
+        assert math.isnan(row(probe.activations, "positions").cosine)  # (tokens, width): no batch
+
+    def test_rank_where_it_is_known(self) -> None:
+        model = nn.Identity()
+
+        def read(x: Tensor, **options: int | None) -> SimpleNamespace:
+            with Probe(model, **options) as probe:
+                model(x)
+            return row(probe.activations, "(model)")
+
+        one = torch.randn(2, 5, 1) * torch.randn(8)
+        assert read(one).rank == near(1)
+        assert read(torch.eye(4).expand(2, 4, 4) * 1e-30).rank == near(4)
+        assert read(torch.eye(9)[None, :, :3]).rank == near(3)  # more tokens than the width
+        assert read(torch.eye(3)[None]).cosine == near(0)
+        assert read(torch.ones(2, 3, 4)).cosine == near(1)
+        assert math.isnan(read(torch.zeros(2, 3, 4)).rank)
+        assert read(torch.zeros(2, 3, 4)).cosine == near(0)
+        assert math.isnan(read(torch.randn(2, 1, 4)).cosine)  # no other token
+        mixed = torch.cat([one[:1], torch.eye(5, 8)[None], torch.zeros(1, 5, 8)])
+        assert read(mixed, rank_sequences=1).rank == near(1)
+        assert read(mixed).rank == near(3)
+        assert read(mixed, rank_sequences=None).rank == near(3)  # zeros do not count
+
+    def test_several_calls_are_one_row(self) -> None:
+        model = nn.Linear(4, 4)
+        first, second = torch.randn(2, 3, 4), 5 + torch.randn(1, 7, 4)
+        with Probe(model) as probe:
+            outputs = [model(first), model(second)]
+            for y in outputs:
+                y.retain_grad()
+            sum(y.square().sum() for y in outputs).backward()
+        (got,) = probe.activations
+        entries = torch.cat([y.flatten() for y in outputs]).detach()
+        assert got["calls"] == 2
+        assert got["rms"] == near(entries.square().mean().sqrt())
+        assert got["variance"] == near(entries.var(correction=0))
+        gradients = torch.cat([y.grad.flatten() for y in outputs])
+        assert got["gradient_rms"] == near(gradients.square().mean().sqrt())
+
+    def test_first_tensor_of_several(self) -> None:
+        class Several(nn.Module):
+            def forward(self, x: Tensor) -> object:
+                loss = x.sum()
+                return {"loss": loss, "ids": x.long(), "hidden": x, "more": 2 * x}
+
+        x = torch.randn(2, 3)
+        with Probe(model := Several()) as probe:
+            model(x)
+        assert probe.activations["rms"] == near(x.square().mean().sqrt())
+
+    def test_overwritten_outputs_are_not_mixed_up(self) -> None:
+        model = nn.Sequential(nn.LayerNorm(8), nn.ReLU(inplace=True))
+        x = torch.randn(2, 3, 8, requires_grad=True)
+        with Probe(model) as probe:
+            model(x).square().sum().backward()
+        y = F.layer_norm(x, (8,)).detach().requires_grad_()
+        y.relu().square().sum().backward()
+        before, after = row(probe.activations, "0"), row(probe.activations, "1")
+        assert before.rms == near(y.square().mean().sqrt())
+        assert after.rms == near(y.relu().square().mean().sqrt())
+        assert before.gradient_rms == near(y.grad.square().mean().sqrt())
+        assert after.gradient_rms == near((2 * y.relu()).square().mean().sqrt())
+
+    def test_checkpointing_is_no_second_call(self) -> None:
+        model, x = nn.Sequential(MultiHeadAttention(4, 2), nn.Tanh()), torch.randn(2, 3, 4)
+        with Probe(model) as plain:
+            model(x.clone().requires_grad_()).sum().backward()
+        for reentrant in (True, False):
+            with Probe(model) as probe:
+                checkpoint(
+                    model, x.clone().requires_grad_(), use_reentrant=reentrant
+                ).sum().backward()
+            assert str(probe.activations) == str(plain.activations)
+            assert str(probe.attention) == str(plain.attention)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+    def test_low_precision_is_read_in_float32(self, dtype: torch.dtype) -> None:
+        model, x = nn.Identity(), (300 * torch.randn(4, 100, 50)).to(dtype)
+        with Probe(model) as probe:
+            model(x)
+        assert probe.activations["rms"] == pytest.approx(x.double().square().mean().sqrt().item())
+
+
+def expected_attention(logits: Tensor, allowed: Tensor) -> dict[str, float]:
+    """Row by row, from the definitions."""
+    allowed = allowed.expand(logits.shape)
+    rows = [
+        s[may]
+        for s, may in zip(logits.flatten(0, -2), allowed.flatten(0, -2), strict=True)
+        if may.any()
+    ]
+    weights = [s.softmax(-1) for s in rows]
+    entropies = [-(a * a.log()).sum().item() for a in weights]
+    pairs = torch.cat(rows)
+    return {
+        "logit_variance": pairs.var(correction=0).item(),
+        "logit_variance_in_row": sum((s - s.mean()).square().sum().item() for s in rows)
+        / len(pairs),
+        "entropy": float(np.mean(entropies)),
+        "effective_keys": float(np.mean(np.exp(entropies))),
+        "keys": float(np.mean([len(s) for s in rows])),
+        "largest": float(np.mean([a.max().item() for a in weights])),
+    }
+
+
+def assert_attention(found: SimpleNamespace, expected: dict[str, float]) -> None:
+    for name, value in expected.items():
+        assert getattr(found, name) == near(value), name
+
+
+def mask(kind: str) -> Tensor | None:
+    """One of them has a query that may attend to nothing."""
+    return {
+        "none": None,
+        "padding": padding_mask(torch.tensor([2, TOKENS, 4]), TOKENS),
+        "pattern": (torch.rand(TOKENS, TOKENS) < 0.5) & (torch.arange(TOKENS) != 2)[:, None],
+    }[kind]
+
+
+class TestAttention:
+    @pytest.mark.parametrize("entries_at_once", [1, 2**20])
+    @pytest.mark.parametrize("causal", [True, False])
+    @pytest.mark.parametrize("kind", ["none", "padding", "pattern"])
+    @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+    def test_fused(
+        self,
+        n_kv_heads: int,
+        kind: str,
+        causal: bool,
+        entries_at_once: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(module_under_test, "ENTRIES_AT_ONCE", entries_at_once)
+        model = MultiHeadAttention(16, 4, n_kv_heads=n_kv_heads)
+        x, may = torch.randn(BATCH, TOKENS, 16), mask(kind)
+        with Probe(model) as probe:
+            model(x, mask=may, causal=causal)
+        query, key = model._split(model.query(x), 4), model._split(model.key(x), n_kv_heads)
+        logits = attention_logits(query, key.repeat_interleave(4 // n_kv_heads, dim=1)).detach()
+        allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool) if may is None else may
+        allowed = allowed & causal_mask(TOKENS) if causal else allowed
+        assert_attention(row(probe.attention, "(model)"), expected_attention(logits, allowed))
+
+    @pytest.mark.parametrize("causal", [True, False])
+    @pytest.mark.parametrize("kind", ["none", "padding"])
+    def test_our_three_ways_are_read_alike(
+        self, kind: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, x = MultiHeadAttention(16, 4), torch.randn(BATCH, 20, 16)
+        may = None if kind == "none" else padding_mask(torch.tensor([2, 20, 4]), 20)
+        tables = []
+        for threads, weights in ((1, False), (2, False), (1, True)):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            with Probe(model) as probe:
+                model(x, mask=may, causal=causal, return_weights=weights)
+            tables.append([value for value in probe.attention.rows[0] if isinstance(value, float)])
+        assert tables[0] == pytest.approx(tables[1], rel=1e-9)
+        assert tables[0] == pytest.approx(tables[2], rel=1e-9)
+
+    @pytest.mark.parametrize("value", [-math.inf, -1e9, torch.finfo(torch.float64).min])
+    def test_added_masks(self, value: float) -> None:
+        query, key = torch.randn(2, 2, TOKENS, 4), torch.randn(2, 2, TOKENS, 4)
+        may = mask("pattern")
+        added = torch.zeros(TOKENS, TOKENS).masked_fill(~may, value)
+        added[may] = torch.randn(int(may.sum()))  # a bias, too
+
+        class Eager(nn.Module):
+            def forward(self, query: Tensor, key: Tensor) -> Tensor:
+                return F.softmax(query @ key.mT / 2 + added, -1) @ key
+
+        class Fused(nn.Module):
+            def forward(self, query: Tensor, key: Tensor) -> Tensor:
+                return F.scaled_dot_product_attention(query, key, key, attn_mask=added)
+
+        expected = expected_attention(query @ key.mT / 2 + added, may)
+        for model in (Eager(), Fused()):
+            with Probe(model) as probe:
+                model(query, key)
+            assert_attention(row(probe.attention, "(model)"), expected)
+
+    def test_every_spelling_of_a_softmax(self) -> None:
+        query, key = torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
+        product = [
+            lambda: query @ key.mT,
+            lambda: torch.matmul(query, key.transpose(1, 2)),
+            lambda: torch.bmm(query, key.mT),
+            lambda: torch.einsum("bqd,bkd->bqk", query, key),
+            lambda: torch.einsum("bqd,bkd->bqk", [query, key]),
+            lambda: torch.baddbmm(torch.zeros(TOKENS, TOKENS), query, key.mT),
+        ]
+        then = [
+            lambda s: s.softmax(-1),
+            lambda s: torch.softmax(s, dim=2),
+            lambda s: F.softmax(s[:, None] * 1.0, dim=-1, dtype=torch.float64),
+            lambda s: nn.Softmax(dim=-1)(s.masked_fill(torch.zeros(TOKENS, 1) > 0, -1e9)),
+            lambda s: torch.special.softmax(s.view(2, TOKENS, TOKENS), -1),
+        ]
+        for multiply in product:
+            for normalize in then:
+                with Probe(model := nn.Linear(2, 2)) as probe:
+                    normalize(multiply())
+                    model(torch.zeros(1, 2))
+                assert probe.attention["calls"].tolist() == [1]
+
+    def test_other_softmaxes_are_none(self) -> None:
+        class Router(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.experts = nn.Linear(4, 3)
+                self.vocabulary = nn.Parameter(torch.randn(9, 4))
+
+            def forward(self, x: Tensor) -> Tensor:
+                heads = F.scaled_dot_product_attention(x, x, x)
+                shares = self.experts(heads + x @ x.mT @ x).softmax(-1)
+                (x @ x.mT).softmax(1)  # over the queries
+                return shares.sum() + F.softmax(x @ self.vocabulary.T, -1) + x.softmax(-1).sum()
+
+        with Probe(model := Router()) as probe:
+            model(torch.randn(2, 5, 4))
+        assert probe.attention["calls"].tolist() == [1]  # torch's kernel
+
+    def test_row_of_the_innermost_module_with_parameters(self) -> None:
+        class Scores(nn.Module):
+            def forward(self, q: Tensor, k: Tensor) -> Tensor:
+                return (q @ k.mT).softmax(-1)
+
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.query, self.scores = nn.Linear(4, 4), Scores()
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.scores(self.query(x), x) @ x
+
+        model = nn.Sequential(Attention(), Attention())
+        with Probe(model) as probe:
+            model(torch.randn(2, 5, 4))
+        assert probe.attention["name"].tolist() == ["0", "1"]
+
+    def test_calls_are_pooled_over_queries(self) -> None:
+        model, parts = MultiHeadAttention(8, 2), (torch.randn(2, 3, 8), torch.randn(1, 7, 8))
+        with Probe(model) as probe:
+            for x in parts:
+                model(x, causal=True)
+        each = []
+        for x in parts:
+            with Probe(model) as one:
+                model(x, causal=True)
+            each.append(row(one.attention, "(model)"))
+        got, queries = row(probe.attention, "(model)"), np.array([6, 7])
+        assert got.calls == 2
+        for name in ("entropy", "effective_keys", "keys", "largest"):
+            values = [getattr(one, name) for one in each]
+            assert getattr(got, name) == near(np.average(values, weights=queries)), name
+        pairs = np.array([one.keys for one in each]) * queries
+        in_row = [one.logit_variance_in_row for one in each]
+        assert got.logit_variance_in_row == near(np.average(in_row, weights=pairs))
+
+    def test_logits_of_one_row_may_be_large(self) -> None:
+        model = nn.Identity()
+        logits = torch.randn(2, 3, TOKENS, TOKENS)
+        with Probe(model) as probe:
+            F.softmax(logits @ torch.eye(TOKENS).expand(2, 3, -1, -1) + 1e6, dim=-1)
+            model(logits)
+        expected = expected_attention(logits, torch.ones(TOKENS, TOKENS, dtype=torch.bool))
+        assert probe.attention["entropy"] == pytest.approx([expected["entropy"]], rel=1e-6)
+
+
+class TestParameters:
+    def test_sizes_gradients_and_updates(self) -> None:
+        model, (ids, targets) = language_model(), batch()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        model.loss(ids, targets).backward()  # an old gradient
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        old = {name: p.grad.clone() for name, p in model.named_parameters()}
+        with Probe(model) as probe:
+            for _ in range(2):
+                model.loss(ids, targets).backward()
+            seen = {name: p.grad - old[name] for name, p in model.named_parameters()}
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)  # later, and in place
+            optimizer.step()
+        assert len(probe.parameters) == len(before)
+        for name, p in model.named_parameters():
+            got = row(probe.parameters, name)
+            assert got.rms == near(before[name].square().mean().sqrt())
+            assert got.gradient_rms == near(seen[name].square().mean().sqrt())
+            if before[name].any():
+                assert got.update == near((p - before[name]).norm() / before[name].norm())
+            else:
+                assert got.update == math.inf
+
+    def test_nothing_happened(self) -> None:
+        model = nn.Linear(2, 3).requires_grad_(False)
+        with Probe(model) as probe:
+            model(torch.randn(1, 2))
+        assert np.isnan(probe.parameters["gradient_rms"]).all()
+        assert probe.parameters["update"].tolist() == [0, 0]
+
+    def test_gradients_that_two_share(self) -> None:
+        class Sum(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+            def forward(self, x: Tensor) -> Tensor:
+                return ((self.a + self.b) * x).sum()
+
+        x = torch.randn(4)
+        with Probe(model := Sum()) as probe:
+            for _ in range(3):
+                model(x).backward()
+        assert probe.parameters["gradient_rms"] == near(3 * x.square().mean().sqrt())
+
+    def test_sparse_gradients(self) -> None:
+        model = nn.Embedding(5, 2, sparse=True)
+        with Probe(model) as probe:
+            for _ in range(2):
+                model(torch.tensor([1, 1, 3])).sum().backward()
+        expected = torch.tensor([0, 4, 0, 2, 0])[:, None].expand(5, 2)
+        assert probe.parameters["gradient_rms"] == near(expected.double().square().mean().sqrt())
+
+    def test_tied_and_shared(self) -> None:
+        shared = nn.Linear(4, 4, bias=False)
+        model = nn.Sequential(shared, nn.Tanh(), shared)
+        with Probe(model) as probe:
+            model(torch.randn(2, 4)).sum().backward()
+        assert probe.activations.where(name="0")["calls"] == 2
+        assert probe.parameters["name"].tolist() == ["0.weight"]
+        assert probe.parameters["gradient_rms"] == near(shared.weight.grad.square().mean().sqrt())
+
+
+def hooks_of(model: nn.Module) -> list[object]:
+    """Everything that hangs on the modules and parameters."""
+    kinds = [kind for kind in vars(model) if "_hooks" in kind]
+    assert len(kinds) >= 8
+    return [
+        *(hook for m in model.modules() for kind in kinds for hook in getattr(m, kind).values()),
+        *(hook for p in model.parameters() for hook in (p._backward_hooks or {}).values()),
+    ]
+
+
+def step(model: LanguageModel, probed: bool) -> list[Tensor]:
+    """All that a step computes, and where the random numbers stand afterwards."""
+    torch.manual_seed(1)
+    ids, targets = batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Probe(model) if probed else contextlib.nullcontext():
+        loss = model.loss(ids, targets)
+        loss.backward()
+        optimizer.step()
+    gradients = [p.grad for p in model.parameters()]
+    return [loss, *gradients, *model.parameters(), torch.get_rng_state()]
+
+
+class TestNoTrace:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_same_to_the_last_bit(self, dtype: torch.dtype, threads: int) -> None:
+        torch.set_num_threads(threads)
+        model = language_model(dropout=0.3, max_tokens=32).to(dtype)
+        twin = language_model(dropout=0.3, max_tokens=32).to(dtype)
+        twin.load_state_dict(model.state_dict())
+        for one, other in zip(step(model, True), step(twin, False), strict=True):
+            assert torch.equal(one, other)
+        model.eval()
+        ids, _ = batch()
+        expected = model.generate(ids, 5, generator=torch.Generator().manual_seed(0))
+        with Probe(model):
+            got = model.generate(ids, 5, generator=torch.Generator().manual_seed(0))
+        assert torch.equal(got, expected)
+
+    @pytest.mark.parametrize("need_weights", [True, False])
+    def test_torch_attention_is_the_same(self, need_weights: bool) -> None:
+        model, x = nn.MultiheadAttention(8, 2, dropout=0.3), torch.randn(5, 3, 8)
+
+        def run() -> tuple[Tensor, ...]:
+            torch.manual_seed(2)
+            model.zero_grad()
+            output, weights = model(x, x, x, need_weights=need_weights)
+            output.square().sum().backward()
+            return output, *([] if weights is None else [weights]), model.in_proj_weight.grad
+
+        expected = run()
+        with Probe(model):
+            got = run()
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+    @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, SystemExit])
+    def test_no_hook_stays(self, error: type[BaseException] | None) -> None:
+        model, (ids, targets) = language_model(), batch()
+        calls = []
+        model.blocks[0].register_forward_hook(lambda *_: calls.append("theirs"))
+        model.blocks[1].register_forward_pre_hook(lambda *_: None)
+        model.embedding.weight.register_hook(lambda _: None)
+        before = hooks_of(model)
+        expected = pytest.raises(error) if error else contextlib.nullcontext()
+        with expected, Probe(model) as probe:
+            loss = model.loss(ids, targets)
+            assert len(hooks_of(model)) > len(before)
+            if error:
+                raise error
+            loss.backward(retain_graph=True)
+        assert hooks_of(model) == before
+        assert calls == ["theirs"]
+        assert not torch.overrides._get_current_function_mode_stack()
+        table = None if error else probe.activations
+        loss.backward()  # through tensors that had hooks
+        model.loss(ids, targets).backward()
+        assert not probe._outputs
+        assert not probe._gradients
+        assert not probe._attentions
+        assert error or probe.activations is table
+
+    def test_tensors_lose_their_hooks(self) -> None:
+        model, x = nn.Linear(2, 2), torch.randn(1, 2)
+        with Probe(model):
+            y = model(x)
+            assert len(y._backward_hooks) == 1
+        assert not y._backward_hooks
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_an_error_in_the_model_leaves_the_names_right(self, error: type[BaseException]) -> None:
+        class Failing(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x: Tensor) -> Tensor:
+                raise error
+
+        class Guarded(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.failing = Failing()
+
+            def forward(self, x: Tensor) -> None:
+                with contextlib.suppress(error):
+                    self.failing(x)
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.guarded, self.attention = Guarded(), MultiHeadAttention(8, 2)
+                self.weight = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x: Tensor) -> Tensor:
+                self.guarded(x)
+                return self.attention(x) + F.scaled_dot_product_attention(x, x, x)
+
+        with Probe(model := Model()) as probe:
+            model(torch.randn(1, 3, 8))
+        assert probe.attention["name"].tolist() == ["(model)", "attention"]
+
+    def test_an_error_while_entering(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = language_model()
+
+        def fail(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Probe, "_watch", fail)
+        with pytest.raises(KeyboardInterrupt), Probe(model):
+            pass
+        assert not hooks_of(model)
+
+    def test_keeps_no_activation(self) -> None:
+        model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(2, 3, 4)
+        alive = []
+        for layer in model:
+            layer.register_forward_hook(lambda m, i, y: alive.append(weakref.ref(y)))
+        with Probe(model), torch.no_grad():
+            model(x)
+            assert [one() for one in alive] == [None, None]
+
+    def test_compiled_models_run_uncompiled(self) -> None:
+        model, (ids, targets) = language_model(), batch()
+        with Probe(model) as plain:
+            model.loss(ids, targets)
+        whole = torch.compile(model, backend="eager")
+        with Probe(whole) as probe:
+            whole.loss(ids, targets)
+        assert probe.activations["name"].tolist() == plain.activations["name"].tolist()
+        model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
+        with Probe(model) as probe:
+            model.loss(ids, targets)
+        assert str(probe.activations) == str(plain.activations)
+        assert str(probe.attention) == str(plain.attention)
+
+    def test_autocast(self) -> None:
+        torch.set_default_dtype(torch.float32)
+        model, (ids, targets) = language_model(), batch()
+        tables = []
+        for enabled in (True, False):
+            with Probe(model) as probe, torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                model.loss(ids, targets).backward()
+            tables.append(probe.activations)
+        for column in ("rms", "gradient_rms", "rank"):
+            low, high = (table[column] for table in tables)
+            np.testing.assert_allclose(low, high, rtol=0.05)
+        x = torch.randn(2, 50, 40)
+        with Probe(model := nn.Identity()) as probe, torch.autocast("cpu", torch.bfloat16):
+            model(x)
+        powers = torch.linalg.svdvals(x.double()).square()
+        ranks = powers.sum(-1).square() / powers.square().sum(-1)
+        assert probe.activations["rank"] == pytest.approx(ranks.mean().item(), rel=1e-5)
+
+
+class TestNames:
+    def test_layers_and_parts(self) -> None:
+        model, (ids, targets) = language_model(), batch()
+        with Probe(model) as probe:
+            model.loss(ids, targets).backward()
+        for name, layer, part in [
+            ("blocks.1.attention.output", 1, "attention.output"),
+            ("blocks.0", 0, "block"),
+            ("embedding", None, "embedding"),
+            ("(model)", None, "(model)"),
+        ]:
+            got = row(probe.activations, name)
+            assert (got.layer, got.part) == (layer, part)
+        weight = row(probe.parameters, "blocks.1.feed_forward.inner.weight")
+        assert (weight.layer, weight.part) == (1, "feed_forward.inner.weight")
+        assert probe.activations.layers == [0, 1]
+        assert probe.attention.parts == ["attention"]
+
+    def test_two_stacks(self) -> None:
+        config = TransformerConfig(vocab_size=9, d_model=8, n_heads=2, n_layers=1)
+        model = Transformer(config)
+        with Probe(model) as probe:
+            model(torch.randint(9, (1, 4)), torch.randint(9, (1, 3)))
+        parts = ["encoder_blocks.attention", "decoder_blocks.attention"]
+        assert probe.attention.parts == [*parts, "decoder_blocks.cross_attention"]
+        assert "encoder_blocks.block" in probe.activations.parts
+
+    def test_numbers_inside_a_layer_or_of_different_things_are_no_layers(self) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                item = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+                self.h = nn.ModuleList([item, nn.Sequential(nn.Linear(2, 2), nn.Tanh())])
+                self.head = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+
+            def forward(self, x: Tensor) -> Tensor:
+                for item in self.h:
+                    x = item(x)
+                return self.head(x)
+
+        with Probe(model := Model()) as probe:
+            model(torch.randn(1, 2))
+        assert probe.activations.layers == [0, 1]
+        assert row(probe.activations, "h.1.0").part == "0"
+        assert row(probe.activations, "head.1").part == "head.1"
+        with Probe(model := nn.Sequential(nn.Linear(2, 2), nn.Tanh())) as probe:
+            model(torch.randn(1, 2))
+        assert probe.activations["part"].tolist() == ["(model)", "Linear", "Tanh"]
+        assert probe.activations.layers == [0, 1]
+
+    @pytest.mark.parametrize("only", ["blocks.1*", ["blocks.1", "blocks.1.*"]])
+    def test_only(self, only: str | list[str]) -> None:
+        model, (ids, targets) = language_model(), batch()
+        with Probe(model, only=only) as probe:
+            model.loss(ids, targets).backward()
+        assert probe.activations.layers == probe.attention.layers == [1]
+        assert set(probe.parameters["layer"]) == {1}
+
+    def test_only_what_is_not_there(self) -> None:
+        with pytest.raises(ValueError, match=r"no module fits 'h\.\*'; there are \(model\), embed"):
+            Probe(language_model(), only="h.*")
+
+
+class TestErrors:
+    def test_order(self) -> None:
+        model = nn.Linear(2, 2)
+        probe = Probe(model)
+        with pytest.raises(RuntimeError, match="first run the model"):
+            _ = probe.activations
+        with probe, pytest.raises(RuntimeError, match="after the `with` block"):
+            _ = probe.attention
+        with pytest.raises(RuntimeError, match="make another"), probe:
+            pass
+        assert len(probe.activations) == 0
+        assert len(probe.attention["entropy"]) == 0
+        with contextlib.suppress(ZeroDivisionError), Probe(model) as probe:
+            _ = 1 / 0
+        with pytest.raises(RuntimeError, match="ended with ZeroDivisionError"):
+            _ = probe.parameters
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_arguments(self) -> None:
+        with pytest.raises(TypeError, match="a probe reads a torch module, got a function"):
+            Probe(lambda x: x)
+        with pytest.raises(ValueError, match="rank_sequences must be positive or None, got 0"):
+            Probe(nn.Identity(), rank_sequences=0)
+
+    def test_the_models_own_error_comes_first(self) -> None:
+        x = torch.randn(2, 3, 4, 5)
+        with pytest.raises(RuntimeError) as plain:
+            F.scaled_dot_product_attention(x, x[..., :3], x)
+        with pytest.raises(RuntimeError) as probed, Probe(nn.Identity()):
+            F.scaled_dot_product_attention(x, x[..., :3], x)
+        assert str(plain.value) == str(probed.value)
+
+
+def table() -> Table:
+    return Table(
+        (*PLACE, "rms"),
+        (
+            ("embedding", None, "embedding", 2.0),
+            ("h.0.attn", 0, "attn", 1.0),
+            ("h.0.mlp", 0, "mlp", math.nan),
+            ("h.1.attn", 1, "attn", 123.456),
+            ("h.1.mlp", 1, "mlp", 0.00012345),
+        ),
+    )
+
+
+class TestTable:
+    def test_columns_and_rows(self) -> None:
+        assert table()["rms"].dtype == np.float64
+        assert table()["name"].tolist()[0] == "embedding"
+        assert np.isnan(table()["layer"][0])
+        assert table().where(layer=[0, 1])["layer"].dtype == np.int64
+        assert table().parts == ["embedding", "attn", "mlp"]
+        assert table().layers == [0, 1]
+        assert next(iter(table())) == {
+            "name": "embedding",
+            "layer": None,
+            "part": "embedding",
+            "rms": 2.0,
+        }
+        assert len(table()) == len(list(table())) == 5
+        with pytest.raises(KeyError, match="no column 'sd', only name, layer, part, rms"):
+            table()["sd"]
+        with pytest.raises(ValueError, match="a row of 1 cells for 4 columns"):
+            Table(ACTIVATIONS[:4], (("x",),))
+
+    def test_where(self) -> None:
+        assert table().where(part="a*", layer=1)["rms"].tolist() == [123.456]
+        assert len(table().where(part=["attn", "mlp"])) == 4
+        assert len(table().where(layer=range(1, 5))) == 2
+        assert len(table().where(layer=None)) == 1
+        assert len(table().where()) == 5
+        with pytest.raises(ValueError, match="no part is 'ffn'; there are embedding, attn, mlp"):
+            table().where(part="ffn")
+        with pytest.raises(ValueError, match=r"no row has name='h\.0\.\*', layer=1 at once"):
+            table().where(name="h.0.*", layer=1)
+        with pytest.raises(KeyError, match="no column 'parts'"):
+            table().where(parts="mlp")
+
+    def test_text(self) -> None:
+        assert str(table()).splitlines() == [
+            "name       layer  part            rms",
+            "embedding         embedding         2",
+            "h.0.attn       0  attn              1",
+            "h.0.mlp        0  mlp               –",
+            "h.1.attn       1  attn            123",
+            "h.1.mlp        1  mlp        0.000123",
+        ]
+        html = table()._repr_html_()
+        assert html.startswith("<table><thead><tr><th>name</th>")
+        assert html.count("<tr>") == 6
+        assert "<td>0.000123</td>" in html
+
+    def test_plot(self) -> None:
+        ax = table().plot("rms")
+        lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}
+        assert list(lines) == ["attn", "mlp"]
+        assert lines["attn"] == [[0, 1], [1, 123.456]]
+        assert ax.get_yscale() == "log"
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer", "rms")
+        ax.clear()
+        assert table().where(name=["h.0.attn", "embedding"]).plot("rms", ax=ax) is ax
+        assert ax.get_yscale() == "linear"
+        with pytest.raises(ValueError, match="'name' holds no numbers"):
+            table().plot("name")
+        with pytest.raises(ValueError, match="no row has a layer"):
+            table().where(layer=None).plot("rms")
+
+    def test_plot_without_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(ImportError, match=r"attnbook\[book\]"):
+            table().plot("rms")
