@@ -17,7 +17,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check html chapters notebooks serve claims bench mutants lock clean
+.PHONY: help book test check html chapters notebooks serve claims implementations bench mutants lock clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 
 claims: .venv/installed  ## re-run chapters (all, or ONLY=…) under SEEDS=3 other seeds: how often did each claim hold?
 	@$(BUILD) claims --seeds $(SEEDS) $(ONLY)
+
+implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
+	@$(BIN)/python tests/parity/defaults.py
 
 bench: .venv/installed-tests  ## time attention and training beside others' (15 minutes; QUICK=1: a minute)
 	@env -u TQDM_DISABLE $(BIN)/python -m benchmarks $(if $(QUICK),--quick)

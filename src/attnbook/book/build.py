@@ -69,7 +69,8 @@ def _files(node: object) -> Iterator[str]:
 def code_fingerprint() -> str:
     """Hash of what a chapter's outputs hang on besides its own cells."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in [*sorted(Path("src").rglob("*.py")), *sorted(Path().glob("*.txt"))]:
+    read = [path for path in sorted(Path("chapters").glob("*.json")) if path != HELD]
+    for path in [*sorted(Path("src").rglob("*.py")), *sorted(Path().glob("*.txt")), *read]:
         digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

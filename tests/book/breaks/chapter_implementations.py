@@ -1,0 +1,53 @@
+BREAKS = [
+    # three matrices in place of a packed one
+    (
+        "impl-torch-query",
+        'sigmas(attention, "in_proj_weight")',
+        'sigmas(lambda: attention(kdim=256), "q_proj_weight")',
+    ),
+    # the packed matrix for a separate one
+    ("impl-torch-output", '"out_proj.weight")', '"in_proj_weight")'),
+    # the packed matrix for a separate one
+    ("impl-torch-transformer", 'inside + "out_proj.weight"', 'inside + "in_proj_weight"'),
+    # as many outputs as inputs
+    ("impl-packed-exact", "w + 3 * w", "w + w"),
+    # without fairseq's factor
+    ("impl-packed", ", gain=1 / math.sqrt(2))", ")"),
+    # given the weight
+    ("impl-module", "nn.Linear(d, 3 * d),", "nn.Linear(d, 3 * d).weight,"),
+    # the axes as they are meant
+    ("impl-keras-small", "places * shape[-2], places * shape[-1]", "d, d"),
+    ("impl-keras-logits", "places * shape[-2], places * shape[-1]", "d, d"),
+    # another matrix of the same model
+    ("impl-gpt2-output", 'measured(HF + "GPT-2", "output")', 'measured(HF + "GPT-2", "query")'),
+    # Keras's rule for the others
+    ("impl-x", 'measured("x-transformers", "query")', 'measured("x-transformers", "embedding")'),
+    # the factor forgotten
+    ("impl-token-t2t", "normal(d**-0.5, V) * root),", "normal(d**-0.5, V)),"),
+    # a vocabulary of the table's own size
+    ("impl-token-annotated", "vocab, d, shape=V) * root),", "d, d, shape=V) * root),"),
+    # another table
+    ("impl-share-annotated", "shares(as_matrix)", "shares(scaled)"),
+    # layers that were drawn one by one
+    (
+        "impl-copies",
+        "nn.TransformerEncoder(new_layer(), 4)",
+        "nn.Transformer(32, 4, 4, 1, 64).encoder",
+    ),
+    # the first layer beside itself
+    ("impl-biases", "differ(whole[0], whole[3])),", "differ(whole[0], whole[0])),"),
+    # drawn separately
+    ("impl-copies-cosine", "if not copies:", "if copies:"),
+    # the tanh form kept
+    ("impl-gelu", "return slow, layer(x)", "return slow, slow"),
+    # the ways of two types mixed up
+    ("impl-empty-llama64", 'eager, float64"]', 'eager, float32"]'),
+    # the two orders exchanged
+    ("impl-groups", "f\"{sets[HF + 'Llama']}, \"", "f\"{sets['x-transformers']}, \""),
+    # an epsilon as small as GPT-2's
+    ("impl-eps-keras", "after_norm(1e-3, s)", "after_norm(1e-5, s)"),
+    # under the root
+    ("impl-norm-tiny", "x.std(-1, keepdim=True) + 1e-6", "(x.var(-1, keepdim=True) + 1e-5).sqrt()"),
+    # the width of a head
+    ("impl-former", "logits_of(d, s).var()", "logits_of(64, s).var()"),
+]  # fmt: skip
