@@ -72,10 +72,12 @@ def x_model(**options: object) -> nn.Module:
     return TransformerWrapper(num_tokens=VOCAB, max_seq_len=CONTEXT, attn_layers=layers)
 
 
-def keras_attention(width: int = D_MODEL, heads: int = HEADS, **options: object) -> nn.Module:
+def keras_attention(
+    width: int = D_MODEL, heads: int = HEADS, key_dim: int | None = None, **options: object
+) -> nn.Module:
     import keras
 
-    layer = keras.layers.MultiHeadAttention(heads, width // heads, **options)
+    layer = keras.layers.MultiHeadAttention(heads, key_dim or width // heads, **options)
     layer.build((None, None, width), (None, None, width))
     return layer
 
@@ -131,6 +133,14 @@ def keras_() -> Matrices:
     return made | {"embedding": (table.weights[0].value, ("U(±0.05)", 0.05 / math.sqrt(3)))}
 
 
+def keras_wide() -> Matrices:
+    """As TensorFlow's tutorial calls it: each head is as wide as the model."""
+    kernels = [w.value for w in keras_attention(key_dim=D_MODEL).weights if w.ndim == 3]
+    rule = ("U, variance 2/(d + 8d)", math.sqrt(2 / (D_MODEL + HEADS * D_MODEL)))
+    names = ["query", "key", "value", "output"]
+    return {name: (kernel, rule) for name, kernel in zip(names, kernels, strict=True)}
+
+
 def x_transformers() -> Matrices:
     model = x_model()
     attention = model.attn_layers.layers[0][1]
@@ -150,6 +160,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[], Matrices]]] = {
     "Hugging Face GPT-2": ("transformers", gpt2),
     "Hugging Face Llama": ("transformers", llama),
     "Keras MultiHeadAttention": ("keras", keras_),
+    "Keras, key_dim=512": ("keras", keras_wide),
     "x-transformers": ("x-transformers", x_transformers),
 }
 
@@ -320,15 +331,16 @@ def float64_error() -> dict[str, float]:
 
 @torch.no_grad()
 def true_means() -> dict[str, str]:
-    """Forbid or allow the last of five keys by a mask that says True there and False elsewhere."""
+    """Forbid or allow one of five keys by a mask that says True there and False elsewhere."""
     x = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64)
-    last = torch.zeros(1, TOKENS, dtype=torch.bool)
-    last[:, -1] = True
-    other = x.clone()
-    other[:, -1] = torch.randn(WIDTH)  # not a shift, which a LayerNorm would take out
+    last, first = torch.zeros(2, 1, TOKENS, dtype=torch.bool)
+    last[:, -1] = first[:, 0] = True
 
-    def means(run: Callable[[Tensor], Tensor]) -> str:
-        return "attend" if not torch.allclose(run(x)[:, 0], run(other)[:, 0]) else "ignore"
+    def means(run: Callable[[Tensor], Tensor], key: int = -1, query: int = 0) -> str:
+        other = x.clone()
+        other[:, key] = torch.randn(WIDTH)  # not a shift, which a LayerNorm would take out
+        heard = not torch.allclose(run(x)[:, query], run(other)[:, query])
+        return "attend" if heard else "ignore"
 
     layer, theirs = small(keras_attention), small(x_model).attn_layers.layers[0][1]
     found = {
@@ -339,6 +351,11 @@ def true_means() -> dict[str, str]:
     found["Hugging Face BERT"] = means(
         lambda x: bert(inputs_embeds=x, attention_mask=last.long()).last_hidden_state
     )
+    gpt2, llama = small(gpt2_model).transformer, small(llama_model).model
+    for name, model in {"GPT-2": gpt2, "Llama": llama}.items():  # causal: the last asks the first
+        found[f"Hugging Face {name}"] = means(
+            lambda x, of=model: of(inputs_embeds=x, attention_mask=first.long())[0], 0, -1
+        )
     return found
 
 

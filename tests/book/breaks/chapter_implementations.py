@@ -6,28 +6,48 @@ BREAKS = [
         'sigmas(lambda: attention(kdim=256), "q_proj_weight")',
     ),
     # the packed matrix for a separate one
-    ("impl-torch-output", '"out_proj.weight")', '"in_proj_weight")'),
+    (
+        "impl-torch-output",
+        'sigmas(attention, "out_proj.weight")',
+        'sigmas(attention, "in_proj_weight")',
+    ),
     # the packed matrix for a separate one
-    ("impl-torch-transformer", 'inside + "out_proj.weight"', 'inside + "in_proj_weight"'),
+    (
+        "impl-torch-transformer",
+        'sigmas(transformer, inside + "out_proj.weight")',
+        'sigmas(transformer, inside + "in_proj_weight")',
+    ),
+    # heads of the usual width
+    ("impl-tf-query", '"Keras, key_dim=512", "query"', '"Keras MultiHeadAttention", "query"'),
+    # fairseq's factor forgotten in one of the rules
+    ("impl-rules", "(square, gain=1 / math.sqrt(2))", "(square)"),
+    # the axes as they are meant
+    ("impl-weights-uniform", 'largest(rules["G as a convolution"])', "largest(glorot())"),
+    # logits divided by nothing
+    ("impl-weights-gpt2", "(x @ W_Q, x @ W_K).softmax", "(x @ W_Q, x @ W_K, scale=1.0).softmax"),
     # as many outputs as inputs
     ("impl-packed-exact", "w + 3 * w", "w + w"),
     # without fairseq's factor
-    ("impl-packed", ", gain=1 / math.sqrt(2))", ")"),
+    ("impl-packed", "torch.empty(d, d), gain=1 / math.sqrt(2))", "torch.empty(d, d))"),
     # given the weight
     ("impl-module", "nn.Linear(d, 3 * d),", "nn.Linear(d, 3 * d).weight,"),
     # the axes as they are meant
     ("impl-keras-small", "places * shape[-2], places * shape[-1]", "d, d"),
     ("impl-keras-logits", "places * shape[-2], places * shape[-1]", "d, d"),
+    # the heads forgotten
+    ("impl-keras-shape", "Fraction(n + w // n, 2)", "Fraction(w // n, 2)"),
+    # the axes as they are meant
+    ("impl-tf-old", "glorot(*as_convolution((d, heads, d)))", "glorot(d, heads * d)"),
     # another matrix of the same model
     ("impl-gpt2-output", 'measured(HF + "GPT-2", "output")', 'measured(HF + "GPT-2", "query")'),
     # Keras's rule for the others
     ("impl-x", 'measured("x-transformers", "query")', 'measured("x-transformers", "embedding")'),
     # the factor forgotten
-    ("impl-token-t2t", "normal(d**-0.5, V) * root),", "normal(d**-0.5, V)),"),
+    ("impl-token-t2t", "normal(d**-0.5) * root),", "normal(d**-0.5)),"),
     # a vocabulary of the table's own size
-    ("impl-token-annotated", "vocab, d, shape=V) * root),", "d, d, shape=V) * root),"),
+    ("impl-token-annotated", "lambda: as_matrix() * root", "lambda: as_matrix(d) * root"),
     # another table
-    ("impl-share-annotated", "shares(as_matrix)", "shares(scaled)"),
+    ("impl-share-annotated", 'shares(rules["G on (V, d), × √d"])', "shares(1.0)"),
     # layers that were drawn one by one
     (
         "impl-copies",
@@ -38,6 +58,12 @@ BREAKS = [
     ("impl-biases", "differ(whole[0], whole[3])),", "differ(whole[0], whole[0])),"),
     # drawn separately
     ("impl-copies-cosine", "if not copies:", "if copies:"),
+    # a rate that is lower and not higher
+    ("impl-copies-rate", "rate=1e-2", "rate=1e-3"),
+    # as a module
+    ("impl-gelu-function", 'functools.partial(F.gelu, approximate="tanh")', 'nn.GELU("tanh")'),
+    # the weights asked for in both calls
+    ("impl-empty-torch", "need_weights=each", "need_weights=True"),
     # the tanh form kept
     ("impl-gelu", "return slow, layer(x)", "return slow, slow"),
     # the ways of two types mixed up
