@@ -26,7 +26,7 @@ from attnbook import (
     padding_mask,
 )
 from attnbook import probes as module_under_test
-from attnbook.probes import ACTIVATIONS, PLACE, Probe
+from attnbook.probes import ACTIVATIONS, ATTENTION, PLACE, Probe
 from attnbook.tables import Table
 
 BATCH, TOKENS = 3, 6
@@ -49,6 +49,17 @@ def row(table: Table, name: str) -> SimpleNamespace:
 
 def near(expected: float) -> object:
     return pytest.approx(float(torch.as_tensor(expected).detach()), rel=1e-9, abs=1e-12)
+
+
+class Run(nn.Module):
+    """A module that does what it is told."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Tensor) -> object:
+        return self.function(*given)
 
 
 def outputs_of(model: nn.Module, run: Callable[[], object]) -> dict[str, Tensor]:
@@ -87,7 +98,7 @@ class TestActivations:
             if x.requires_grad:
                 assert got.gradient_rms == near(x.grad.square().mean().sqrt()), name
             else:
-                assert math.isnan(got.gradient_rms)
+                assert got.gradient_rms is None
 
     def test_likeness_of_tokens(self) -> None:
         model, (ids, targets) = language_model(), batch()
@@ -106,7 +117,7 @@ class TestActivations:
             got = row(probe.activations, name)
             assert got.cosine == near(sum(cosines) / len(cosines))
             assert got.rank == near(ranks.mean())
-        assert math.isnan(row(probe.activations, "positions").cosine)  # (tokens, width): no batch
+        assert row(probe.activations, "positions").cosine is None  # (tokens, width): no batch
 
     def test_rank_where_it_is_known(self) -> None:
         model = nn.Identity()
@@ -122,9 +133,9 @@ class TestActivations:
         assert read(torch.eye(9)[None, :, :3]).rank == near(3)  # more tokens than the width
         assert read(torch.eye(3)[None]).cosine == near(0)
         assert read(torch.ones(2, 3, 4)).cosine == near(1)
-        assert math.isnan(read(torch.zeros(2, 3, 4)).rank)
+        assert read(torch.zeros(2, 3, 4)).rank is None
         assert read(torch.zeros(2, 3, 4)).cosine == near(0)
-        assert math.isnan(read(torch.randn(2, 1, 4)).cosine)  # no other token
+        assert read(torch.randn(2, 1, 4)).cosine is None  # no other token
         mixed = torch.cat([one[:1], torch.eye(5, 8)[None], torch.zeros(1, 5, 8)])
         assert read(mixed, rank_sequences=1).rank == near(1)
         assert read(mixed).rank == near(3)
@@ -156,6 +167,44 @@ class TestActivations:
         with Probe(model := Several()) as probe:
             model(x)
         assert probe.activations["rms"] == near(x.square().mean().sqrt())
+
+    @pytest.mark.parametrize("kind", ["attention", "layer", "encoder", "decoder"])
+    def test_tokens_first(self, kind: str) -> None:
+        def read(batch_first: bool) -> Table:
+            torch.manual_seed(4)
+            options = {"batch_first": batch_first, "dropout": 0.0}
+            layer = nn.TransformerEncoderLayer(8, 2, 12, **options)
+            model = {
+                "attention": lambda: nn.MultiheadAttention(8, 2, **options),
+                "layer": lambda: layer,
+                "encoder": lambda: nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+                "decoder": lambda: nn.TransformerDecoderLayer(8, 2, 12, **options),
+            }[kind]()
+            x = torch.randn(BATCH, TOKENS, 8)
+            given = [x if batch_first else x.transpose(0, 1)]
+            given *= {"attention": 3, "decoder": 2}.get(kind, 1)
+            with Probe(model, rank_sequences=None) as probe:
+                model(*given)
+            return probe.activations
+
+        table, expected = read(False), read(True)
+        for column in ("rms", "cosine", "rank"):
+            np.testing.assert_allclose(table[column], expected[column], err_msg=column)
+
+    @pytest.mark.parametrize("outside", [True, False])
+    def test_inference_mode(self, outside: bool) -> None:
+        model = nn.Sequential(MultiHeadAttention(8, 2), nn.LayerNorm(8), nn.ReLU(inplace=True))
+        x = torch.randn(2, 3, 8)
+        with Probe(model) as plain, torch.no_grad():
+            model(x)
+        modes = [torch.inference_mode(), Probe(model)]
+        with contextlib.ExitStack() as stack:
+            for mode in modes if outside else reversed(modes):
+                stack.enter_context(mode)
+            model(x)
+        probe = modes[1]
+        for name in ("activations", "attention", "parameters"):
+            assert str(getattr(probe, name)) == str(getattr(plain, name))
 
     def test_overwritten_outputs_are_not_mixed_up(self) -> None:
         model = nn.Sequential(nn.LayerNorm(8), nn.ReLU(inplace=True))
@@ -226,6 +275,10 @@ def mask(kind: str) -> Tensor | None:
     }[kind]
 
 
+FINITE = -1e4, -5e7, torch.finfo(torch.float16).min, torch.finfo(torch.float32).min
+"""What others add to forbidden logits."""
+
+
 class TestAttention:
     @pytest.mark.parametrize("entries_at_once", [1, 2**20])
     @pytest.mark.parametrize("causal", [True, False])
@@ -266,9 +319,9 @@ class TestAttention:
         assert tables[0] == pytest.approx(tables[1], rel=1e-9)
         assert tables[0] == pytest.approx(tables[2], rel=1e-9)
 
-    @pytest.mark.parametrize("value", [-math.inf, -1e9, torch.finfo(torch.float64).min])
+    @pytest.mark.parametrize("value", [-math.inf, -1e9, torch.finfo(torch.float64).min, *FINITE])
     def test_added_masks(self, value: float) -> None:
-        query, key = torch.randn(2, 2, TOKENS, 4), torch.randn(2, 2, TOKENS, 4)
+        query, key = 3 * torch.randn(2, 2, TOKENS, 4), torch.randn(2, 2, TOKENS, 4)
         may = mask("pattern")
         added = torch.zeros(TOKENS, TOKENS).masked_fill(~may, value)
         added[may] = torch.randn(int(may.sum()))  # a bias, too
@@ -287,6 +340,65 @@ class TestAttention:
                 model(query, key)
             assert_attention(row(probe.attention, "(model)"), expected)
 
+    @pytest.mark.parametrize("fused", [True, False])
+    def test_sharp_rows_are_not_masked(self, fused: bool) -> None:
+        query, key = 60 * torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
+        zeros = torch.zeros(TOKENS, TOKENS)  # an added mask that forbids nothing
+
+        def attend() -> Tensor:
+            if fused:
+                return F.scaled_dot_product_attention(query, key, key, zeros)
+            return (query @ key.mT / 2 + zeros).softmax(-1)
+
+        with Probe(model := Run(attend)) as probe:
+            model()
+        logits = query @ key.mT / 2
+        assert 110 < (logits.amax(-1, keepdim=True) - logits).max() < 1000
+        assert probe.attention["keys"] == TOKENS
+        assert probe.attention["logit_variance"] == near(logits.var(correction=0))
+        assert probe.attention["largest"] == near(logits.softmax(-1).amax(-1).mean())
+
+    def test_attention_outside_the_model_is_not_its_own(self) -> None:
+        model, other, x = MultiHeadAttention(8, 2), MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+        with Probe(model) as probe:
+            other(x, return_weights=True)
+            model(x)
+            F.scaled_dot_product_attention(x, x, x)
+        assert probe.attention["calls"].tolist() == [1]
+
+    @pytest.mark.parametrize("way", ["explicit", "mask", "fused"])
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_nan_shows(self, bad: float, way: str) -> None:
+        x = torch.randn(2, 3, 4, requires_grad=True)
+        given = x.detach().clone()
+        given[1, 2, 0] = bad
+        attend = {
+            "explicit": lambda x: (x @ x.mT).softmax(-1),
+            "mask": lambda x: F.scaled_dot_product_attention(x, x, x, torch.zeros(3, 3)),
+            "fused": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+        }[way]
+        with Probe(model := Run(lambda: (attend(given), given)[1])) as probe:
+            model()
+        (got,) = probe.attention
+        assert all(math.isnan(got[name]) for name in ATTENTION[4:])
+        (got,) = probe.activations
+        names = ("variance", "cosine", "rank") + ("rms",) * math.isnan(bad)
+        assert all(math.isnan(got[name]) for name in names)
+        assert got["gradient_rms"] is None
+        assert str(probe.activations).split()[-5:][2:] == ["–", "nan", "nan"]
+
+    def test_nothing_may_be_attended_to(self) -> None:
+        x, nothing = torch.randn(2, 3, 4), torch.zeros(3, 3, dtype=torch.bool)
+        with Probe(Run(lambda: F.scaled_dot_product_attention(x, x, x, nothing))) as probe:
+            probe._model()
+        assert probe.attention.rows[0][4:] == (None,) * 6
+
+    def test_no_keys_at_all(self) -> None:
+        x = torch.randn(2, 3, 4)
+        with Probe(model := Run(lambda: (x @ x[:, :0].mT).softmax(-1))) as probe:
+            model()
+        assert len(probe.attention) == 0
+
     def test_every_spelling_of_a_softmax(self) -> None:
         query, key = torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
         product = [
@@ -303,12 +415,14 @@ class TestAttention:
             lambda s: F.softmax(s[:, None] * 1.0, dim=-1, dtype=torch.float64),
             lambda s: nn.Softmax(dim=-1)(s.masked_fill(torch.zeros(TOKENS, 1) > 0, -1e9)),
             lambda s: torch.special.softmax(s.view(2, TOKENS, TOKENS), -1),
+            lambda s: (s * 2).chunk(2, 1)[0].softmax(-1),
+            lambda s: s[:, None].unbind(1)[0].softmax(-1),
+            lambda s: torch.cat([s, torch.zeros(2, TOKENS, 1)], -1).softmax(-1),
         ]
         for multiply in product:
             for normalize in then:
-                with Probe(model := nn.Linear(2, 2)) as probe:
-                    normalize(multiply())
-                    model(torch.zeros(1, 2))
+                with Probe(model := Run(lambda m=multiply, n=normalize: n(m()))) as probe:
+                    model()
                 assert probe.attention["calls"].tolist() == [1]
 
     def test_other_softmaxes_are_none(self) -> None:
@@ -317,11 +431,14 @@ class TestAttention:
                 super().__init__()
                 self.experts = nn.Linear(4, 3)
                 self.vocabulary = nn.Parameter(torch.randn(9, 4))
+                self.several = nn.Parameter(torch.randn(2, 4, 9))
 
             def forward(self, x: Tensor) -> Tensor:
                 heads = F.scaled_dot_product_attention(x, x, x)
                 shares = self.experts(heads + x @ x.mT @ x).softmax(-1)
                 (x @ x.mT).softmax(1)  # over the queries
+                (x @ self.several).softmax(-1)
+                torch.einsum("bte,bve->btv", x, self.several.mT).softmax(-1)
                 return shares.sum() + F.softmax(x @ self.vocabulary.T, -1) + x.softmax(-1).sum()
 
         with Probe(model := Router()) as probe:
@@ -366,12 +483,12 @@ class TestAttention:
         assert got.logit_variance_in_row == near(np.average(in_row, weights=pairs))
 
     def test_logits_of_one_row_may_be_large(self) -> None:
-        model = nn.Identity()
-        logits = torch.randn(2, 3, TOKENS, TOKENS)
-        with Probe(model) as probe:
-            F.softmax(logits @ torch.eye(TOKENS).expand(2, 3, -1, -1) + 1e6, dim=-1)
-            model(logits)
-        expected = expected_attention(logits, torch.ones(TOKENS, TOKENS, dtype=torch.bool))
+        logits, one = torch.randn(2, 3, TOKENS, TOKENS), torch.eye(TOKENS).expand(2, 3, -1, -1)
+        far = 1e6 - 1e4 * (torch.arange(TOKENS) == 2)  # one key is forbidden
+        with Probe(model := Run(lambda: (logits @ one + far).softmax(-1))) as probe:
+            model()
+        expected = expected_attention(logits, far.expand(TOKENS, TOKENS) == 1e6)
+        assert probe.attention["keys"] == TOKENS - 1
         assert probe.attention["entropy"] == pytest.approx([expected["entropy"]], rel=1e-6)
 
 
@@ -404,6 +521,14 @@ class TestParameters:
             model(torch.randn(1, 2))
         assert np.isnan(probe.parameters["gradient_rms"]).all()
         assert probe.parameters["update"].tolist() == [0, 0]
+
+    def test_updates_from_zero(self) -> None:
+        model = nn.ParameterList([torch.zeros(2), torch.zeros(2), torch.zeros(2), torch.ones(2)])
+        with Probe(model) as probe, torch.no_grad():
+            model[1] += 1
+            model[2] += math.nan
+            model[3] += math.nan
+        np.testing.assert_equal(probe.parameters["update"], [0, math.inf, math.nan, math.nan])
 
     def test_gradients_that_two_share(self) -> None:
         class Sum(nn.Module):
@@ -646,7 +771,7 @@ class TestNames:
                 super().__init__()
                 item = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
                 self.h = nn.ModuleList([item, nn.Sequential(nn.Linear(2, 2), nn.Tanh())])
-                self.head = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+                self.head = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
 
             def forward(self, x: Tensor) -> Tensor:
                 for item in self.h:
@@ -671,9 +796,46 @@ class TestNames:
         assert probe.activations.layers == probe.attention.layers == [1]
         assert set(probe.parameters["layer"]) == {1}
 
-    def test_only_what_is_not_there(self) -> None:
+    def test_the_outer_of_two_stacks(self) -> None:
+        class Experts(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.experts = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.experts[0](x) + self.experts[1](x)
+
+        with Probe(model := nn.Sequential(nn.Tanh(), Experts(), Experts(), nn.Tanh())) as probe:
+            model(torch.randn(1, 2))
+        got = row(probe.activations, "2.experts.1")
+        assert (got.layer, got.part) == (2, "experts.1")
+        blocks = nn.Sequential(Experts(), Experts())
+        with Probe(model := nn.Sequential(nn.Tanh(), blocks, nn.Linear(2, 2))) as probe:
+            model(torch.randn(1, 2))
+        assert row(probe.activations, "1.1").layer == 1
+        assert row(probe.activations, "2").layer is None
+
+    def test_only_takes_the_inside_of_attentions_and_parameters(self) -> None:
+        model, (ids, _) = language_model(), batch()
+
+        def read(only: str) -> Probe:
+            with Probe(model, only=only) as probe:
+                model(ids)
+            return probe
+
+        stream = read("blocks")
+        assert stream.activations["name"].tolist() == ["blocks.0", "blocks.1"]
+        assert stream.attention["name"].tolist() == ["blocks.0.attention", "blocks.1.attention"]
+        assert set(stream.parameters["layer"]) == {0, 1}
+        one = read("*.1.attention")
+        assert one.activations["name"].tolist() == ["blocks.1.attention"]
+        names = [f"attention.{name}" for name, _ in model.blocks[1].attention.named_parameters()]
+        assert one.parameters.parts == names
+
+    @pytest.mark.parametrize("only", ["h.*", ["blocks", "h.*"]])
+    def test_only_what_is_not_there(self, only: str | list[str]) -> None:
         with pytest.raises(ValueError, match=r"no module fits 'h\.\*'; there are \(model\), embed"):
-            Probe(language_model(), only="h.*")
+            Probe(language_model(), only=only)
 
 
 class TestErrors:
@@ -699,6 +861,13 @@ class TestErrors:
             Probe(lambda x: x)
         with pytest.raises(ValueError, match="rank_sequences must be positive or None, got 0"):
             Probe(nn.Identity(), rank_sequences=0)
+        with pytest.raises(TypeError, match=r"must be an int or None, got 2\.5"):
+            Probe(nn.Identity(), rank_sequences=2.5)
+        for wrong in (3, [3], ["*", None]):
+            with pytest.raises(TypeError, match="only must be names of modules or patterns, got"):
+                Probe(nn.Identity(), only=wrong)
+        with pytest.raises(ValueError, match="no module fits ''"):
+            Probe(nn.Identity(), only=[])
 
     def test_the_models_own_error_comes_first(self) -> None:
         x = torch.randn(2, 3, 4, 5)
@@ -742,6 +911,11 @@ class TestTable:
         with pytest.raises(ValueError, match="a row of 1 cells for 4 columns"):
             Table(ACTIVATIONS[:4], (("x",),))
 
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_a_row_by_number(self) -> None:
+        with pytest.raises(TypeError, match=r"a column by its name, got 0; for rows, use where"):
+            table()[0]
+
     def test_where(self) -> None:
         assert table().where(part="a*", layer=1)["rms"].tolist() == [123.456]
         assert len(table().where(part=["attn", "mlp"])) == 4
@@ -750,6 +924,11 @@ class TestTable:
         assert len(table().where()) == 5
         with pytest.raises(ValueError, match="no part is 'ffn'; there are embedding, attn, mlp"):
             table().where(part="ffn")
+        with pytest.raises(ValueError, match="no part is 'ffn'; there are embedding, attn, mlp"):
+            table().where(part=["attn", "ffn"])
+        with pytest.raises(ValueError, match="no layer is 7; there are None, 0, 1"):
+            table().where(layer=range(7, 9))
+        assert len(table().where(layer={0, 1})) == 4
         with pytest.raises(ValueError, match=r"no row has name='h\.0\.\*', layer=1 at once"):
             table().where(name="h.0.*", layer=1)
         with pytest.raises(KeyError, match="no column 'parts'"):
@@ -758,12 +937,13 @@ class TestTable:
     def test_text(self) -> None:
         assert str(table()).splitlines() == [
             "name       layer  part            rms",
-            "embedding         embedding         2",
+            "embedding      –  embedding         2",
             "h.0.attn       0  attn              1",
-            "h.0.mlp        0  mlp               –",
+            "h.0.mlp        0  mlp             nan",
             "h.1.attn       1  attn            123",
             "h.1.mlp        1  mlp        0.000123",
         ]
+        assert repr(table()) == "<Table of 5 rows: name, layer, part, rms>"
         html = table()._repr_html_()
         assert html.startswith("<table><thead><tr><th>name</th>")
         assert html.count("<tr>") == 6
@@ -779,10 +959,33 @@ class TestTable:
         ax.clear()
         assert table().where(name=["h.0.attn", "embedding"]).plot("rms", ax=ax) is ax
         assert ax.get_yscale() == "linear"
-        with pytest.raises(ValueError, match="'name' holds no numbers"):
-            table().plot("name")
+        for column in ("name", "layer"):
+            with pytest.raises(ValueError, match=f"'{column}' holds no numbers to draw"):
+                table().plot(column)
+        with pytest.raises(ValueError, match="'rms' holds no finite number in a layer"):
+            table().where(name=["embedding", "h.0.mlp"]).plot("rms")
         with pytest.raises(ValueError, match="no row has a layer"):
             table().where(layer=None).plot("rms")
+
+    def test_plot_of_many(self) -> None:
+        names = [f"part {i}" for i in range(25)]
+        many = Table(
+            (*PLACE, "rms"),
+            tuple((f"{i}.{name}", i, name, 1.0) for name in names for i in (0, 1)),
+        )
+        ax = many.plot("rms")
+        looks = {
+            (line.get_color(), line.get_marker(), line.get_linestyle()) for line in ax.get_lines()
+        }
+        assert len(looks) == 25
+        figure = ax.get_figure()
+        figure.canvas.draw()
+        legend = ax.get_legend().get_window_extent()
+        assert legend.x0 >= ax.get_window_extent().x1
+        assert legend.x1 <= figure.bbox.x1
+        assert ax.yaxis.label.get_window_extent().x0 >= 0
+        few = many.where(part=names[:5]).plot("rms")
+        assert few.get_legend().get_bbox_to_anchor().x0 < few.get_window_extent().x1
 
     def test_plot_without_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib", None)

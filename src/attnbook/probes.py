@@ -46,8 +46,12 @@ PARAMETERS = (*PLACE, "rms", "gradient_rms", "update")
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
 NO_LONGER_LOGITS = {"linear", "addmm", "mm", "conv1d", "softmax", "special_softmax"} | PRODUCTS
-FORBIDDEN = -1e8
-"""Logits this low stand for a mask: −∞, a type's lowest number, the −10⁹ of many tutorials."""
+FAR, LOWEST = 1000.0, -5000.0
+"""Logits this far below their row's largest, or this low, stand for a mask: −∞, −10⁴, −10⁹, …"""
+SEQUENCES = (
+    *(nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+    *(nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer),
+)
 ENTRIES_AT_ONCE = 2**20
 """Logits computed again at a time: what a processor's cache holds."""
 
@@ -61,15 +65,21 @@ class Probe:
     part ``attention.output``. An item itself is the part ``block``: for a block of a Transformer,
     the stream after it. (An item without modules in it has its class as part: ``Linear``.) With
     several stacks the part says which: ``encoder_blocks.attention``. What belongs to no layer has
-    its whole name as part; the model itself is ``(model)``.
+    its whole name as part; the model itself is ``(model)``. What has several names, a shared module
+    or a tied parameter, has one row, under the first of them. A stack is a container of numbered
+    modules (``nn.ModuleList``, ``nn.Sequential``), all of one class or some class with modules
+    inside coming twice; of stacks within each other the outermost, and in a model without any,
+    whatever is numbered.
 
     :attr:`activations`
-        A row for each module that ran. Over all entries of its output :math:`X` (the first tensor,
-        if it returns several):
+        A row for each module that ran and gave a floating tensor: not for an ``nn.ModuleList``, nor
+        for a module whose weights its owner uses without calling it (``out_proj`` in
+        ``nn.MultiheadAttention``). Over all entries of its output :math:`X` (the first such tensor
+        with a dimension or more, if it returns several):
 
         - ``rms`` :math:`\sqrt{\overline{x^2}}`; ``variance`` :math:`\overline{(x - \bar x)^2}`;
         - ``gradient_rms``, the same root for the gradient of what was backpropagated with respect
-          to the output; NaN without a backward pass, and mostly where the next module overwrites
+          to the output; none without a backward pass, and mostly where the next module overwrites
           the output (``nn.ReLU(inplace=True)``);
         - ``cosine``, for outputs of shape (batch, tokens, width): the mean of
           :math:`x_i \cdot x_j / |x_i||x_j|` over the pairs of different tokens of a sequence (a
@@ -80,10 +90,15 @@ class Probe:
           in one direction, at most min(tokens, width); then the mean over the first
           ``rank_sequences`` sequences of each call, without those that are all zero.
 
+        The two take every output of three dimensions for (batch, tokens, width), except in torch's
+        own attentions and Transformer layers with ``batch_first=False`` and all inside them: these
+        are (tokens, batch, width). In other sequence-first modules they are of no use.
+
     :attr:`attention`
         A row for each attention, wherever and however it is computed. Before the softmax, over the
         allowed pairs of query and key: ``logit_variance``, and ``logit_variance_in_row``, the mean
-        of :math:`(s_{ij} - \bar s_i)^2` with each query's own mean, which is what the softmax sees.
+        over pairs (so a query with many keys counts more) of :math:`(s_{ij} - \bar s_i)^2` with
+        each query's own mean, which is what the softmax sees.
         After the softmax, before any dropout, means over the queries that may attend to something:
         ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}` in nats; ``effective_keys``, the mean of
         :math:`e^{H_i}` (and not the exponential of the mean); ``keys``, how many are allowed;
@@ -91,11 +106,13 @@ class Probe:
 
     :attr:`parameters`
         A row for each parameter: ``rms`` before the block; ``gradient_rms`` of what was
-        backpropagated inside the block (several times: of the sum), NaN if nothing was; ``update``,
-        rms of its change divided by ``rms``: 0 if no optimizer stepped, ∞ of what was zero before.
+        backpropagated inside the block (several times: of the sum), none if nothing was;
+        ``update``, rms of its change divided by ``rms``: 0 if it did not change, ∞ if it was zero
+        before and did. Buffers have no row.
 
     A module that ran several times has one row with the number of ``calls``, and is read as if the
-    calls were one: mean squares over all entries, means over all sequences and queries.
+    calls were one: mean squares over all entries, means over all sequences and queries. What was
+    not read is ``None`` (printed –, NaN in a column's array); NaN in a row is a NaN of the model.
 
     The model computes what it computes without the probe, to the last bit, gradients and random
     numbers too, with one exception: in evaluation without gradients ``nn.TransformerEncoder`` takes
@@ -104,26 +121,35 @@ class Probe:
     not seen. Nothing that the model computes is kept, but each parameter is copied at the start,
     and its gradient once.
 
-    **What counts as an attention.** Calls of ``F.scaled_dot_product_attention`` (the logits are
-    computed again), and softmaxes over the last dimension of a product of two tensors of three or
-    more dimensions, queries and keys, scaled, biased, masked or not. So the softmax over a
-    vocabulary or over experts is none. Each is the row of the innermost running module that has
-    parameters. Logits of −10⁸ and below are forbidden pairs. Not seen: kernels that bypass torch
-    (flash-attn), ``flex_attention``, attention on tensors of two dimensions. Compiled models run
-    uncompiled while probed. Recomputation in the backward pass (activation checkpointing) is not
-    counted as a call.
+    **What counts as an attention**, while a module of the model runs: calls of
+    ``F.scaled_dot_product_attention`` (the logits are computed again), and softmaxes over the last
+    dimension of a product of two tensors of three or more dimensions, queries and keys, neither a
+    parameter or a view of one; scaled, biased, masked, cut or joined in between or not (a column
+    joined to it, a sink, is a key). So the softmax over a vocabulary or over experts is none. Each
+    is the row of the innermost running module that has parameters. Forbidden pairs are what a
+    Boolean mask given to the fused function says; else the logits below −5000, or by more than 1000
+    below the largest of their query, whether a mask made them so or not. Not seen: kernels that
+    bypass torch (flash-attn), ``flex_attention``; attention on tensors of two dimensions; logits
+    from ``torch.cdist`` or ``(q * k).sum(-1)``, or of a query that is a parameter itself; weights
+    from ``log_softmax(…).exp()``, one's own exponentials and sums, or a softmax over another
+    dimension, transposed afterwards. Compiled models run uncompiled while probed. Recomputation in
+    the backward pass (activation checkpointing) is not counted as a call.
 
     Args:
         model: any module.
-        only: names to look at, patterns as for files (``"blocks.*"``, ``"*.attention"``), one or
-            several; everything if not given. A parameter is looked at with its module.
-        rank_sequences: the rank of more sequences costs more time, ``None`` takes all: with the
-            default, a step of 8 sequences takes at most 1.3 times as long as without the probe.
+        only: names of modules to look at, patterns as for files, one or several; everything if not
+            given. ``*`` stands for dots, too: ``"blocks.*"`` is all that is in the blocks,
+            ``"*.attention"`` the attention of each. Activations are of the modules that fit (a
+            container that does not run itself, ``"blocks"``, stands for what it contains: each
+            block); attentions and parameters also of all inside them.
+        rank_sequences: the rank of more sequences costs more time, ``None`` takes all. With the
+            default, a step at d=256, 4 layers, batch 8 takes at most 1.3 times as long as without
+            the probe (``benchmarks/README.md``).
 
     Raises:
-        TypeError: if ``model`` is no module.
-        ValueError: if no module fits ``only``, naming some that exist; or ``rank_sequences`` is
-            not positive.
+        TypeError: if ``model`` is no module, ``only`` no names, or ``rank_sequences`` no number.
+        ValueError: if no module fits one of ``only``, naming some that exist; or
+            ``rank_sequences`` is not positive.
         RuntimeError: if it is entered twice, or a table is read before the block has ended, or
             after it ended with an error.
 
@@ -150,6 +176,8 @@ class Probe:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"a probe reads a torch module, got a {type(model).__name__}")
+        if not isinstance(rank_sequences, int | None):
+            raise TypeError(f"rank_sequences must be an int or None, got {rank_sequences!r}")
         if rank_sequences is not None and rank_sequences < 1:
             raise ValueError(f"rank_sequences must be positive or None, got {rank_sequences}")
         self._model, self._ranked = model, rank_sequences
@@ -158,23 +186,17 @@ class Probe:
             for name, module in model.named_modules()
             if "_orig_mod" not in module._modules  # what torch.compile puts around it
         }
-        patterns = ["*"] if only is None else [only] if isinstance(only, str) else list(only)
-        self._chosen = {
-            module
-            for module, name in self._modules.items()
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
-        }
-        if not self._chosen:
-            names = list(self._modules.values())
-            some = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-            raise ValueError(f"no module fits {only!r}; there are {some}")
+        fitting = list(self._modules) if only is None else self._fitting(only)
+        self._chosen = {one for module in fitting for one in self._that_run(module)}
+        self._inside = {one for module in fitting for one in module.modules()}
+        self._tokens_first = _tokens_first(model)
         self._places = _places(model)
         self._state = "not entered"
         self._running: list[nn.Module] = []
         self._handles: list[Any] = []
         self._contexts = ExitStack()
         self._outputs: dict[nn.Module, list[_Output]] = defaultdict(list)
-        self._last: tuple[weakref.ref[Tensor], int, _Output] | None = None
+        self._last: tuple[weakref.ref[Tensor], float, _Output] | None = None
         self._attentions: dict[nn.Module, list[list[Tensor]]] = defaultdict(list)
         self._before: dict[str, tuple[nn.Parameter, Tensor]] = {}
         self._gradients: dict[str, Tensor] = {}
@@ -207,7 +229,7 @@ class Probe:
                     module.register_forward_hook(self._end, always_call=True),
                 ]
             for name, parameter in self._model.named_parameters():
-                if self._owner(name) in self._chosen and not _strange(parameter):
+                if self._owner(name) in self._inside and not _strange(parameter):
                     self._watch(_clean(name), parameter)
             if any(_is_compiled(module) for module in self._model.modules()):
                 self._contexts.enter_context(torch.compiler.set_stance("force_eager"))
@@ -258,6 +280,29 @@ class Probe:
             )
         return self._tables[name]
 
+    def _fitting(self, only: str | Sequence[str]) -> list[nn.Module]:
+        """The modules whose names fit."""
+        patterns = [only] if isinstance(only, str) or not isinstance(only, Sequence) else only
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise TypeError(f"only must be names of modules or patterns, got {only!r}")
+        fitting: list[nn.Module] = []
+        for pattern in patterns or [""]:
+            found = [m for m, name in self._modules.items() if fnmatchcase(name, pattern)]
+            if not found:
+                names = list(self._modules.values())
+                some = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+                raise ValueError(f"no module fits {pattern!r}; there are {some}")
+            fitting += found
+        return fitting
+
+    def _that_run(self, module: nn.Module) -> Iterator[nn.Module]:
+        """The module; of a mere container, what it contains."""
+        if module in self._modules and type(module).forward is not nn.Module.forward:
+            yield module
+        else:
+            for item in module.children():
+                yield from self._that_run(item)
+
     def _owner(self, parameter: str) -> nn.Module:
         return self._model.get_submodule(parameter.rpartition(".")[0])
 
@@ -275,24 +320,28 @@ class Probe:
             return
         with _aside(tensor.device):
             again = _in_backward()  # activation checkpointing: only gradients are new
-            last = self._last
-            if last is not None and last[0]() is tensor and last[1] == tensor._version:
+            last = self._last  # an inference tensor has no version: never the same
+            version = math.nan if tensor.is_inference() else tensor._version
+            if last is not None and last[0]() is tensor and last[1] == version:
                 seen = last[2]  # it hands on what another module gave
             else:
-                seen = _Output([] if again else _describe(tensor, self._ranked))
-                self._last = weakref.ref(tensor), tensor._version, seen
+                swap = tensor.dim() == 3 and module in self._tokens_first
+                x = tensor.transpose(0, 1) if swap else tensor
+                seen = _Output([] if again else _describe(x, self._ranked))
+                self._last = weakref.ref(tensor), version, seen
                 if tensor.requires_grad:
                     self._handles.append(tensor.register_hook(seen.gradient))
             self._outputs[module].append(seen)
 
     def _attention(self, statistics: Callable[[], list[Tensor]], device: torch.device) -> None:
-        if _in_backward():
+        if not self._running or _in_backward():  # another model's, or again
             return
         holders = (m for m in reversed(self._running) if next(m.parameters(), None) is not None)
-        module = next(holders, self._running[-1] if self._running else self._model)
-        if module in self._chosen:
+        module = next(holders, self._running[-1])
+        if module in self._inside:
             with _aside(device):
-                self._attentions[module].append(statistics())
+                if found := statistics():
+                    self._attentions[module].append(found)
 
     def _watch(self, name: str, parameter: nn.Parameter) -> None:
         self._before[name] = parameter, parameter.detach().to(_wide(parameter), copy=True)
@@ -319,10 +368,10 @@ class Probe:
                 average, variance = _pooled(n, mean, square)
                 sequences, cosine, ranked, rank = map(sum, similar)
                 backward = [one for output in seen for one in output.backward]
-                squares = sum(float(x) for x, _ in backward), sum(n for _, n in backward)
+                gradient = _ratio(sum(float(x) for x, _ in backward), sum(n for _, n in backward))
                 yield (
                     *(name, *self._places(name), len(calls)),
-                    *(math.sqrt(variance + average**2), variance, math.sqrt(_ratio(*squares))),
+                    *(math.sqrt(variance + average**2), variance, gradient and math.sqrt(gradient)),
                     *(_ratio(cosine, sequences), _ratio(rank, ranked)),
                 )
 
@@ -332,19 +381,20 @@ class Probe:
                 pieces = [piece.tolist() for call in seen for piece in call]
                 n, mean, square, *others = zip(*pieces, strict=True)
                 in_row, queries, *sums = map(sum, others)
-                _, variance = _pooled(n, mean, square)
-                means = [_ratio(one, queries) for one in sums]
-                variances = variance, _ratio(in_row, sum(n))
-                yield (name, *self._places(name), len(seen), *variances, *means)
+                variance = _pooled(n, mean, square)[1] if queries else None
+                means = [_ratio(in_row, sum(n)), *(_ratio(one, queries) for one in sums)]
+                yield (name, *self._places(name), len(seen), variance, *means)
 
     def _parameter_rows(self) -> Iterator[tuple[Cell, ...]]:
         for name, (parameter, before) in self._before.items():
             after = parameter.detach().to(before.device, _wide(before))
             rms, gradient = _rms(before), self._gradients.get(name)
-            back = math.nan if gradient is None else _rms(gradient)
-            update = math.nan
+            back = None if gradient is None else _rms(gradient)
+            update = None
             if after.shape == before.shape:
-                update = _ratio(_rms(before.sub_(after)), rms)
+                update = _rms(before.sub_(after))
+                if update:  # NaN, too
+                    update = update / rms if rms else update * math.inf
             yield (name, *self._places(name), rms, back, update)
 
 
@@ -393,16 +443,21 @@ class _Attentions(TorchFunctionMode):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if self._are_logits(logits) and dim in (-1, logits.dim() - 1):
                 self.found(lambda: _explicit_attention(logits), logits.device)
-        if isinstance(result, Tensor) and (
+        if (
             _is_product(args, kwargs)
             if name in PRODUCTS
             else self.logits
             and name not in NO_LONGER_LOGITS
-            and any(self._are_logits(x) for x in args)
+            and any(self._are_logits(x) for x in _flat(args))
         ):
-            key = id(result)
-            self.logits[key] = weakref.ref(result, lambda _: self.logits.pop(key, None))
+            for x in _flat([result]):
+                if isinstance(x, Tensor):
+                    self._remember(x)
         return result
+
+    def _remember(self, x: Tensor) -> None:
+        key = id(x)
+        self.logits[key] = weakref.ref(x, lambda _: self.logits.pop(key, None))
 
     def _are_logits(self, x: object) -> bool:
         known = self.logits.get(id(x))
@@ -410,10 +465,16 @@ class _Attentions(TorchFunctionMode):
 
 
 def _is_product(args: Any, kwargs: Any) -> bool:
-    """Of two tensors of three or more dimensions: a matrix of weights has two."""
-    several = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])]
-    factors = [x for x in (*several, *kwargs.values()) if isinstance(x, Tensor)][-2:]
-    return len(factors) == 2 and all(x.dim() > 2 for x in factors)
+    """Of two tensors of three or more dimensions, neither a parameter or a view of one."""
+    factors = [x for x in (*_flat(args), *kwargs.values()) if isinstance(x, Tensor)][-2:]
+    return len(factors) == 2 and all(
+        x.dim() > 2 and not isinstance(x, nn.Parameter) and not isinstance(x._base, nn.Parameter)
+        for x in factors
+    )
+
+
+def _flat(args: Any) -> list[Any]:
+    return [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])]
 
 
 def _fused_attention(
@@ -442,23 +503,32 @@ def _fused_attention(
         mask = mask[(None,) * (query.dim() - mask.dim())]
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     at_once = max(1, ENTRIES_AT_ONCE * len(query) // max(1, shape.numel()))
-    pieces = []
-    for i in range(0, len(query), at_once):
+    pieces: list[Tensor] = []
+    for i in range(0, len(query) if shape.numel() else 0, at_once):
         q, k = (x[i : i + at_once].to(_wide(query)) for x in (query, key))
         logits = (q * factor) @ k.mT
         allowed = mask if mask is None or len(mask) == 1 else mask[i : i + at_once]
         if allowed is not None and allowed.dtype != torch.bool:
-            logits += allowed.clamp(min=FORBIDDEN)  # finite: multiplied by zero it is zero
-            allowed = allowed > _lowest(allowed.dtype)
+            logits += allowed
+            allowed = _unmask(logits)
         pieces.append(_summary(logits, allowed))
     return pieces
 
 
 def _explicit_attention(logits: Tensor) -> list[Tensor]:
     """The same from the logits that a softmax is given."""
-    lowest = _lowest(logits.dtype)
-    finite = logits.to(_wide(logits)).clamp(min=lowest)  # a new tensor, too
-    return [_summary(finite, logits > lowest)]
+    if not logits.numel():
+        return []
+    logits = logits.to(_wide(logits), copy=True)
+    return [_summary(logits, _unmask(logits))]
+
+
+def _unmask(logits: Float[Tensor, "... queries keys"]) -> Bool[Tensor, "... queries keys"]:
+    """Which are allowed; the others become finite: multiplied by zero they are zero."""
+    floor = logits.amax(-1, keepdim=True).clamp_(min=LOWEST + FAR).sub_(FAR)
+    allowed = logits > floor
+    logits.clamp_(min=floor)
+    return allowed
 
 
 def _summary(
@@ -475,8 +545,9 @@ def _summary(
         keep = allowed.to(logits.dtype)  # multiplied: much faster than filling by a mask
         keys = keep.sum(-1).expand(logits.shape[:-1])
         logits.mul_(keep)
-    some = keys > 0
     mean = logits.sum(-1) / keys.clamp(min=1)
+    keys = keys + 0 * mean  # a row with NaN is NaN all over
+    some = keys != 0
     logits -= mean[..., None]  # no softmax sees the difference
     if keep is not None:
         logits.mul_(keep)
@@ -516,7 +587,7 @@ def _describe(x: Tensor, ranked: int | None) -> list[Tensor | float]:
     energy = norms.square().sum(-1)
     gram = x @ x.mT if tokens <= width else x.mT @ x
     spread = torch.linalg.vector_norm(gram, dim=(1, 2)) / energy
-    some = energy > 0
+    some = energy != 0
     return [*described, some.sum(), torch.where(some, spread.square().reciprocal(), 0.0).sum()]
 
 
@@ -527,14 +598,25 @@ def _first_tensor(output: object) -> Tensor | None:
     for x in output if isinstance(output, tuple | list) else (output,):
         if not isinstance(x, Tensor) or _strange(x) or not x.is_floating_point():
             continue
-        if x.dim() and x.numel():
+        if x.dim():
             return x
     return None
 
 
 def _strange(x: Tensor) -> bool:
     """Has no entries to read one by one."""
-    return x.layout != torch.strided or x.is_nested or x.device.type == "meta"
+    return x.layout != torch.strided or x.is_nested or x.device.type == "meta" or not x.numel()
+
+
+def _tokens_first(model: nn.Module) -> set[nn.Module]:
+    """The modules of torch itself with ``batch_first=False``, and all inside them."""
+    return {
+        inner
+        for module in model.modules()
+        if isinstance(module, SEQUENCES)
+        and any(not getattr(inner, "batch_first", True) for inner in module.modules())
+        for inner in module.modules()
+    }
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -560,19 +642,13 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _lowest(dtype: torch.dtype) -> float:
-    return max(FORBIDDEN, torch.finfo(dtype).min / 2)
-
-
 def _rms(x: Tensor) -> float:
     squares = torch.linalg.vector_norm(x, dtype=_wide(x)).square()
-    return math.sqrt(_ratio(float(squares), x.numel()))
+    return math.sqrt(float(squares) / x.numel())
 
 
-def _ratio(a: float, b: float) -> float:
-    if b == 0:
-        return math.inf if a > 0 else math.nan
-    return float(a / b)
+def _ratio(a: float, b: float) -> float | None:
+    return float(a / b) if b else None
 
 
 def _pooled(
@@ -580,9 +656,9 @@ def _pooled(
 ) -> tuple[float, float]:
     """Mean and variance of all entries, from those of groups of ``n``."""
     groups, total = list(zip(n, mean, variance, strict=True)), sum(n)
-    average = _ratio(sum(k * m for k, m, _ in groups), total)
-    squares = sum(k * (v + (m - average) ** 2) for k, m, v in groups if k)
-    return average, _ratio(squares, total)
+    average = sum(k * m for k, m, _ in groups) / total
+    squares = sum(k * (v + (m - average) ** 2) for k, m, v in groups)
+    return average, squares / total
 
 
 def _clean(name: str) -> str:
@@ -590,23 +666,25 @@ def _clean(name: str) -> str:
     return ".".join(word for word in name.split(".") if word != "_orig_mod") or "(model)"
 
 
+def _is_stack(items: list[nn.Module]) -> bool:
+    blocks = [type(item) for item in items if item._modules]
+    return len({type(item) for item in items}) == 1 or len(set(blocks)) < len(blocks)
+
+
 def _places(model: nn.Module) -> Callable[[str], tuple[int | None, str]]:
     """Layer and part of a name.
 
-    A stack is a container of modules of one class, numbered; without any, everything numbered is.
+    A stack is a container of numbered modules of one class, or in which a class with modules
+    inside comes twice; without any, everything numbered is.
     """
     numbered = {
-        _clean(name): {type(item) for item in module.children()}
+        _clean(name): list(module.children())
         for name, module in model.named_modules()
         if module._modules and all(key.isdigit() for key in module._modules)
     }
-    stacks = {name for name, kinds in numbered.items() if len(kinds) == 1} or set(numbered)
-    outermost = {
-        name
-        for name in stacks
-        if not any(name.startswith(f"{other}.") for other in stacks | {"(model)"} & stacks)
-    }
-    several = len(outermost) > 1
+    stacks = {name for name, items in numbered.items() if _is_stack(items)} or set(numbered)
+    outer = [s for s in stacks if not any(s.startswith(f"{other}.") for other in stacks)]
+    several = len(outer) > 1 and "(model)" not in stacks
     items = {
         _clean(name): "block" if module._modules else type(module).__name__
         for name, module in model.named_modules()

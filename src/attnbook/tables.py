@@ -1,16 +1,17 @@
 """A small table of numbers with names: what instruments hand back."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Cell = str | int | float | None
+
+
+LINES = "o-", "s--", "^:", "D-.", "v-", "P--", "X:", "*-."
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Table:
 
     Args:
         columns: their names, the first three being ``name``, ``layer`` and ``part``.
-        rows: a cell for each column; ``None`` where there is no layer, NaN where nothing was read.
+        rows: a cell for each column; ``None`` where there is no layer or nothing was read.
 
     Raises:
         ValueError: if a row has not as many cells as there are columns.
@@ -59,7 +60,7 @@ class Table:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """A column: numbers, or names; a layer that is not there is NaN."""
+        """A column: numbers, or names; what is not there is NaN."""
         cells = self._cells(column)
         if any(cell is None for cell in cells):
             return np.array([np.nan if cell is None else cell for cell in cells])
@@ -75,7 +76,7 @@ class Table:
         """The different layers, from the first to the last."""
         return sorted({layer for layer in self._cells("layer") if isinstance(layer, int)})
 
-    def where(self, **conditions: Cell | Sequence[Cell] | range) -> "Table":
+    def where(self, **conditions: Cell | Iterable[Cell]) -> "Table":
         """The rows whose cells are as asked.
 
         Args:
@@ -84,7 +85,8 @@ class Table:
 
         Raises:
             KeyError: if there is no such column.
-            ValueError: if a column has no such cell, or no row fits all; names what there is.
+            ValueError: if a column has no such cell, or lacks one of several (a range may go
+                beyond), or if no row fits all; names what there is.
 
         Example:
             >>> rows = ("h.0.attn", 0, "attn"), ("h.0.mlp", 0, "mlp")
@@ -95,13 +97,14 @@ class Table:
         kept = list(range(len(self)))
         for column, wanted in conditions.items():
             cells = self._cells(column)
-            one = isinstance(wanted, str) or not isinstance(wanted, Sequence)
+            one = isinstance(wanted, str) or not isinstance(wanted, Iterable)
             options: list[Any] = [wanted] if one else list(wanted)  # type: ignore[arg-type]
-            fits = [any(_fits(cell, option) for option in options) for cell in cells]
-            if not any(fits):
-                there = ", ".join(dict.fromkeys(_text(cell) or "None" for cell in cells))
-                raise ValueError(f"no {column} is {wanted!r}; there are {there or 'no rows'}")
-            kept = [i for i in kept if fits[i]]
+            fits = [[_fits(cell, option) for cell in cells] for option in options]
+            lost = [option for option, row in zip(options, fits, strict=True) if not any(row)]
+            if lost and (not isinstance(wanted, range) or len(lost) == len(options)):
+                there = ", ".join(dict.fromkeys(_text(cell, "None") for cell in cells))
+                raise ValueError(f"no {column} is {lost[0]!r}; there are {there or 'no rows'}")
+            kept = [i for i in kept if any(row[i] for row in fits)]
         if conditions and not kept:
             asked = ", ".join(f"{name}={value!r}" for name, value in conditions.items())
             raise ValueError(f"no row has {asked} at once")
@@ -116,38 +119,53 @@ class Table:
 
         Args:
             column: one of numbers.
-            ax: matplotlib's Axes to draw on; new ones if not given.
+            ax: matplotlib's Axes to draw on; new ones if not given. With many parts the legend
+                stands to the right of them.
 
         Returns:
             The Axes.
 
         Raises:
             KeyError: if there is no such column.
-            ValueError: if it holds no numbers, or no row has a layer.
+            ValueError: if it holds no numbers, is the layer itself, or was read in no row that
+                has a layer.
             ImportError: if matplotlib is not installed.
         """
         values = self[column]
-        if values.dtype.kind not in "fi":
-            raise ValueError(f"column {column!r} holds no numbers")
+        if values.dtype.kind not in "fi" or column == "layer":
+            raise ValueError(f"column {column!r} holds no numbers to draw over the layers")
         if not self.layers:
             raise ValueError("no row has a layer: there is nothing to draw over")
-        if ax is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError:
-                raise ImportError("plots need matplotlib: pip install 'attnbook[book]'") from None
-            _, ax = pyplot.subplots()
         layers, parts = self["layer"], self._cells("part")
-        for part, style in zip(self.parts, cycle(("o-", "s--", "^:", "D-.")), strict=False):
+        drawn = values[(layers >= 0) & np.isfinite(values)]
+        if not len(drawn):
+            raise ValueError(
+                f"column {column!r} holds no finite number in a layer: was it read? (Gradients "
+                "need a backward pass inside the probe's block.)"
+            )
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ImportError("plots need matplotlib: pip install 'attnbook[book]'") from None
+        if ax is None:
+            _, ax = pyplot.subplots(layout="constrained")
+        colours = pyplot.rcParams["axes.prop_cycle"].by_key().get("color", ["black"])
+        for part in self.parts:
             chosen = [i for i, name in enumerate(parts) if name == part and layers[i] >= 0]
             if chosen:
-                ax.plot(layers[chosen], values[chosen], style, markersize=4, label=part)
-        drawn = values[(layers >= 0) & np.isfinite(values)]
-        if len(drawn) and drawn.min() > 0 and drawn.max() > 100 * drawn.min():
+                again, i = divmod(len(ax.get_lines()), len(colours))
+                style = LINES[(i + again) % len(LINES)]  # the colour again, another marker
+                ax.plot(
+                    *(layers[chosen], values[chosen], style),
+                    **{"color": colours[i], "markersize": 4, "label": part},
+                )
+        if drawn.min() > 0 and drawn.max() > 100 * drawn.min():
             ax.set_yscale("log")
         ax.set_xticks(self.layers)
         ax.set(xlabel="layer", ylabel=column.replace("_", " "))
-        ax.legend()
+        many = len(ax.get_lines()) > 6
+        beside = {"loc": "upper left", "bbox_to_anchor": (1, 1), "fontsize": "small"}
+        ax.legend(**(beside if many else {}))
         return ax
 
     def __str__(self) -> str:
@@ -170,7 +188,16 @@ class Table:
         body = "".join(line(map(_text, row), "td") for row in self.rows)
         return f"<table><thead>{line(self.columns, 'th')}</thead><tbody>{body}</tbody></table>"
 
+    def __repr__(self) -> str:
+        """In short: ``print`` shows the table."""
+        return f"<Table of {len(self)} rows: {', '.join(self.columns)}>"
+
     def _cells(self, column: str) -> list[Cell]:
+        if not isinstance(column, str):
+            raise TypeError(
+                f"a table is asked for a column by its name, got {column!r}; "
+                "for rows, use where(…), list(table) or a loop"
+            )
         if column not in self.columns:
             raise KeyError(f"there is no column {column!r}, only {', '.join(self.columns)}")
         place = self.columns.index(column)
@@ -183,9 +210,7 @@ def _fits(cell: Cell, wanted: Cell) -> bool:
     return cell == wanted
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: Cell, none: str = "–") -> str:
     if cell is None:
-        return ""
-    if isinstance(cell, float):
-        return "–" if math.isnan(cell) else f"{cell:.3g}"
-    return str(cell)
+        return none
+    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
