@@ -39,6 +39,18 @@ from attnbook.book.exercises.chapter_06 import (
     check_sum_groups,
     check_tied_gradient,
 )
+from attnbook.book.exercises.chapter_07 import (
+    check_fold_bias,
+    check_logit_variance,
+    check_output_variance,
+    check_packed_gain,
+    check_per_head,
+)
+from attnbook.book.exercises.chapter_08 import (
+    check_post_norm_cosine,
+    check_scale_branches,
+    check_token_cosine,
+)
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
@@ -51,14 +63,21 @@ __all__ = [
     "check_edge_attention",
     "check_embed",
     "check_fewer_biases",
+    "check_fold_bias",
     "check_from_tiled",
     "check_half_split_shift",
     "check_layer_norm_backward",
+    "check_logit_variance",
     "check_masked_weights",
     "check_matching_rates",
     "check_merge_heads",
+    "check_output_variance",
+    "check_packed_gain",
+    "check_per_head",
+    "check_post_norm_cosine",
     "check_project",
     "check_rotate",
+    "check_scale_branches",
     "check_scaled_weights",
     "check_shared_as_full",
     "check_sinusoids",
@@ -68,6 +87,7 @@ __all__ = [
     "check_sum_groups",
     "check_tied_gradient",
     "check_to_half_split",
+    "check_token_cosine",
     "check_unpack",
     "check_whitened",
 ]

@@ -1,0 +1,33 @@
+BREAKS = [
+    # no ReLU: unrelated tokens stay unrelated
+    ("deep-relu", "torch.randn(64, 256)).relu()", "torch.randn(64, 256))"),
+    # half of the kernel
+    ("deep-relu-raises", "np.sqrt(1 - rho**2) + rho * angle", "rho * angle"),
+    # logits twice as large in the theory
+    ("deep-attention-256", "expected, _ = overlaps(1.0, 0.0)", "expected, _ = overlaps(4.0, 0.0)"),
+    # the tokens as they are, without the attention
+    ("deep-attention-cosine", "output = attention(x)[0]", "output = x[0]"),
+    # no skip in the block by hand
+    ("deep-package", "x = skip * x + f", "x = f"),
+    # both matrices divided
+    ("deep-output-only", "glorot_divided(s, output=48**0.5)",
+     "glorot_divided(s, 48**0.5, 48**0.5)"),
+    # only one of them
+    ("deep-both", "glorot_divided(s, 96**0.5, 96**0.5)", "glorot_divided(s, 96**0.5)"),
+    # GPT-2's start at the width it belongs to
+    ("deep-literal", "math.sqrt(D / 768)", "1.0"),
+    # the norm before the branch
+    ("deep-query-dead", 'query_gradients("glorot", "post", s)',
+     'query_gradients("glorot", "pre", s)'),
+    # large branches
+    ("deep-query-alive", 'query_gradients("gpt2", "pre", s)',
+     'query_gradients("glorot", "pre", s)'),
+    # the way through the logits cut in both
+    ("deep-back-logits", "for fixed in (False, True)", "for fixed in (True, True)"),
+    # branches that are not zero
+    ("deep-zero", '"zero_output", "pre", seed)', '"gpt2", "pre", seed)'),
+    # layers drawn one by one
+    ("deep-torch-equal", "redraw=False", "redraw=True"),
+    # ReLU passes on half
+    ("deep-gelu", 'F.gelu(z, approximate="tanh")', "torch.relu(z)"),
+]  # fmt: skip
