@@ -1,15 +1,13 @@
 """What it costs to probe a step of a model: ``attnbook.probes`` beside the plain step."""
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.probes import Probe
-from benchmarks import report
-from benchmarks.timing import Call, environment, quartiles, race, speed_ratio, use_threads
+from benchmarks import command, report
+from benchmarks.timing import Call, environment, quartiles, race, speed_ratio
 
 D_MODEL, N_LAYERS, BATCH = 256, 4, 8
 LENGTHS = (64, 256)
@@ -61,16 +59,7 @@ def calls(tokens: int) -> dict[str, Call]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure with one number of threads, print the table, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
-    chosen = parser.parse_args(arguments)
-    use_threads(chosen.threads)
-    pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
-    result = measure(threads=chosen.threads, **pace)
-    report.save(result, chosen.to / f"probes-{chosen.threads}.json")
-    print(report.probes_text(result))
+    command.run("probes", measure, report.probes_text, arguments)
 
 
 if __name__ == "__main__":

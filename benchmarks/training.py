@@ -1,8 +1,6 @@
 """A training step of our language model beside a model of nanoGPT's configuration."""
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +10,8 @@ from torch import Generator, Tensor, nn
 from attnbook import LanguageModel, ModelConfig
 from attnbook.blocks import EncoderBlock
 from attnbook.position import LearnedPositions
-from benchmarks import report
-from benchmarks.timing import Call, environment, quartiles, race, speed_ratio, use_threads
+from benchmarks import command, report
+from benchmarks.timing import Call, environment, quartiles, race, speed_ratio
 
 OURS = "attnbook"
 BATCH, TOKENS = 12, 64
@@ -205,16 +203,7 @@ def _endless_steps(trainee: Trainee) -> Call:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure with one number of threads, print the table, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
-    chosen = parser.parse_args(arguments)
-    use_threads(chosen.threads)
-    pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
-    result = measure(threads=chosen.threads, **pace)
-    report.save(result, chosen.to / f"training-{chosen.threads}.json")
-    print(report.training_text(result))
+    command.run("training", measure, report.training_text, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""The command line of a benchmark that races steps with one number of threads."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.timing import use_threads
+
+
+def run(
+    name: str,
+    measure: Callable[..., report.Result],
+    text: Callable[[report.Result], str],
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Measure, write ``name-threads.json``, print the table."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
+    chosen = parser.parse_args(arguments)
+    use_threads(chosen.threads)
+    pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
+    result = measure(threads=chosen.threads, **pace)
+    report.save(result, chosen.to / f"{name}-{chosen.threads}.json")
+    print(text(result))
