@@ -28,6 +28,7 @@ from fnmatch import fnmatchcase
 from types import FunctionType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -77,7 +78,9 @@ class Probe:
         ``nn.MultiheadAttention``). Over all entries of its output :math:`X` (the first such tensor
         with a dimension or more, if it returns several):
 
-        - ``rms`` :math:`\sqrt{\overline{x^2}}`; ``variance`` :math:`\overline{(x - \bar x)^2}`;
+        - ``rms`` :math:`\sqrt{\overline{x^2}}`; ``variance`` :math:`\overline{(x - \bar x)^2}`,
+          as exact as the difference :math:`\overline{x^2} - \bar x^2` is: in single precision to
+          about a millionth of :math:`\overline{x^2}`;
         - ``gradient_rms``, the same root for the gradient of what was backpropagated with respect
           to the output; none without a backward pass, and mostly where the next module overwrites
           the output (``nn.ReLU(inplace=True)``);
@@ -87,8 +90,8 @@ class Probe:
         - ``rank``, of the same: the participation ratio
           :math:`(\sum_k \sigma_k^2)^2 / \sum_k \sigma_k^4` with the singular values
           :math:`\sigma_k` of the tokens' matrix of a sequence, not centred; 1 if all tokens point
-          in one direction, at most min(tokens, width); then the mean over the first
-          ``rank_sequences`` sequences of each call, without those that are all zero.
+          in one direction, at most min(tokens, width); of each call's first sequence, or the mean
+          over its first ``rank_sequences`` without those that are all zero.
 
         The two take every output of three dimensions for (batch, tokens, width), except in torch's
         own attentions and Transformer layers with ``batch_first=False`` and all inside them: these
@@ -105,8 +108,9 @@ class Probe:
         ``largest``, the largest weight.
 
     :attr:`parameters`
-        A row for each parameter: ``rms`` before the block; ``gradient_rms`` of what was
-        backpropagated inside the block (several times: of the sum), none if nothing was;
+        A row for each parameter: ``rms`` before the block; ``gradient_rms`` of its ``.grad`` as the
+        last ``backward()`` inside the block left it (so of a sum, if an earlier gradient was not
+        zeroed), before any clipping, none without a ``backward()``;
         ``update``, rms of its change divided by ``rms``: 0 if it did not change, ∞ if it was zero
         before and did. Buffers have no row.
 
@@ -118,8 +122,7 @@ class Probe:
     numbers too, with one exception: in evaluation without gradients ``nn.TransformerEncoder`` takes
     a fused path of its own, which no hook can look into; while probed, torch takes the usual one.
     At the end, also after an error, every hook is removed; what is not backpropagated by then is
-    not seen. Nothing that the model computes is kept, but each parameter is copied at the start,
-    and its gradient once.
+    not seen. Nothing that the model computes is kept, but each parameter is copied at the start.
 
     **What counts as an attention**, while a module of the model runs: calls of
     ``F.scaled_dot_product_attention`` (the logits are computed again), and softmaxes over the last
@@ -143,8 +146,8 @@ class Probe:
             container that does not run itself, ``"blocks"``, stands for what it contains: each
             block); attentions and parameters also of all inside them.
         rank_sequences: the rank of more sequences costs more time, ``None`` takes all. With the
-            default, a step at d=256, 4 layers, batch 8 takes at most 1.3 times as long as without
-            the probe (``benchmarks/README.md``).
+            default, a step at d=256, 4 layers, batch 8 takes 1.2 times as long as without the probe
+            on one thread (``benchmarks/README.md``).
 
     Raises:
         TypeError: if ``model`` is no module, ``only`` no names, or ``rank_sequences`` no number.
@@ -172,7 +175,7 @@ class Probe:
         model: nn.Module,
         *,
         only: str | Sequence[str] | None = None,
-        rank_sequences: int | None = 2,
+        rank_sequences: int | None = 1,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"a probe reads a torch module, got a {type(model).__name__}")
@@ -198,7 +201,7 @@ class Probe:
         self._outputs: dict[nn.Module, list[_Output]] = defaultdict(list)
         self._last: tuple[weakref.ref[Tensor], float, _Output] | None = None
         self._attentions: dict[nn.Module, list[list[Tensor]]] = defaultdict(list)
-        self._before: dict[str, tuple[nn.Parameter, Tensor]] = {}
+        self._before: dict[str, tuple[nn.Parameter, Tensor, float]] = {}
         self._gradients: dict[str, Tensor] = {}
         self._tables: dict[str, Table] = {}
 
@@ -248,7 +251,7 @@ class Probe:
         """Remove the hooks; then, if all went well, fill the tables."""
         self._remove()
         if kind is None:
-            with _aside(torch.device("cpu")):
+            with _aside(torch.device("cpu")), np.errstate(all="ignore"):  # NaN is the model's
                 self._tables = {
                     "activations": Table(ACTIVATIONS, tuple(self._activation_rows())),
                     "attention": Table(ATTENTION, tuple(self._attention_rows())),
@@ -315,8 +318,11 @@ class Probe:
         if module in self._running:  # those above it were left by an error
             while self._running.pop() is not module:
                 pass
-        tensor = _first_tensor(output)
-        if module not in self._chosen or tensor is None:
+        if module not in self._chosen:
+            return
+        with torch._C.DisableTorchFunction():  # the mode need not see us look
+            tensor = _first_tensor(output)
+        if tensor is None:
             return
         with _aside(tensor.device):
             again = _in_backward()  # activation checkpointing: only gradients are new
@@ -327,7 +333,7 @@ class Probe:
             else:
                 swap = tensor.dim() == 3 and module in self._tokens_first
                 x = tensor.transpose(0, 1) if swap else tensor
-                seen = _Output([] if again else _describe(x, self._ranked))
+                seen = _Output(None if again else _describe(x, self._ranked))
                 self._last = weakref.ref(tensor), version, seen
                 if tensor.requires_grad:
                     self._handles.append(tensor.register_hook(seen.gradient))
@@ -344,25 +350,25 @@ class Probe:
                     self._attentions[module].append(found)
 
     def _watch(self, name: str, parameter: nn.Parameter) -> None:
-        self._before[name] = parameter, parameter.detach().to(_wide(parameter), copy=True)
+        before = parameter.detach().to(_wide(parameter), copy=True)
+        self._before[name] = parameter, before, _rms(before)
 
-        def add(gradient: Tensor) -> None:
+        def look(parameter: Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
             with _aside(gradient.device):
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
-                if name in self._gradients:
-                    self._gradients[name] += dense
-                else:
-                    self._gradients[name] = dense.to(_wide(dense), copy=True)
+                self._gradients[name] = torch.linalg.vector_norm(dense, dtype=_wide(dense))
 
         if parameter.requires_grad:
-            self._handles.append(parameter.register_hook(add))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(look))
 
     # Afterwards.
 
     def _activation_rows(self) -> Iterator[tuple[Cell, ...]]:
         for module, name in self._modules.items():
             seen = self._outputs.get(module, [])
-            calls = [[float(x) for x in one.forward] for one in seen if one.forward]
+            calls = [_statistics(*one.forward) for one in seen if one.forward]
             if calls:
                 n, mean, square, *similar = zip(*calls, strict=True)
                 average, variance = _pooled(n, mean, square)
@@ -386,10 +392,10 @@ class Probe:
                 yield (name, *self._places(name), len(seen), variance, *means)
 
     def _parameter_rows(self) -> Iterator[tuple[Cell, ...]]:
-        for name, (parameter, before) in self._before.items():
+        for name, (parameter, before, rms) in self._before.items():
             after = parameter.detach().to(before.device, _wide(before))
-            rms, gradient = _rms(before), self._gradients.get(name)
-            back = None if gradient is None else _rms(gradient)
+            norm = self._gradients.get(name)
+            back = None if norm is None else float(norm) / math.sqrt(before.numel())
             update = None
             if after.shape == before.shape:
                 update = _rms(before.sub_(after))
@@ -401,7 +407,7 @@ class Probe:
 class _Output:
     """What is remembered of one tensor that a module gave."""
 
-    def __init__(self, forward: list[Tensor | float]) -> None:
+    def __init__(self, forward: tuple[int, tuple[Tensor, ...]] | None) -> None:
         self.forward = forward
         self.backward: list[tuple[Tensor, int]] = []
 
@@ -424,6 +430,8 @@ class _Attentions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
+        if name == "__get__":  # an attribute, the most frequent call
+            return function(*args, **kwargs)
         if function is F.multi_head_attention_forward:
             # It comes here because a mode is on; its copy goes on to what it calls.
             known = {**function.__globals__, "has_torch_function": lambda _: False}
@@ -556,39 +564,45 @@ def _summary(
     overall = (keys * mean).sum() / pairs.clamp(min=1)
     variance = (squares + (keys * (mean - overall).square()).sum()) / pairs.clamp(min=1)
     if keep is not None:
-        logits.add_((keep - 1) * 1e30)  # finite: times a weight of zero it is zero
+        logits.add_(keep.sub_(1), alpha=1e30)  # finite: times a weight of zero it is zero
     weights = logits.softmax(-1)
     largest = weights.amax(-1)
     log_sum = logits.amax(-1) - largest.log()
     entropy = (log_sum - weights.mul_(logits).sum(-1)).clamp_(min=0.0)
-    rows = (entropy, entropy.exp(), keys, largest)
-    sums = [torch.where(some, row, 0.0).sum() for row in rows]
-    return torch.stack([pairs, overall, variance, squares, some.sum(), *sums])
+    rows = torch.stack([entropy, entropy.exp(), keys, largest])
+    sums = torch.where(some, rows, 0.0).flatten(1).sum(1)
+    return torch.cat([torch.stack([pairs, overall, variance, squares, some.sum()]), sums])
 
 
-def _describe(x: Tensor, ranked: int | None) -> list[Tensor | float]:
-    """Entries, mean, variance; sequences and sum of their cosines; the same of ranks."""
+def _describe(x: Tensor, ranked: int | None) -> tuple[int, tuple[Tensor, ...]]:
+    """Entries, and in few passes over them what :func:`_statistics` needs of them."""
     x = x.detach().to(_wide(x))
-    mean = x.mean()
-    variance = torch.linalg.vector_norm(x - mean).square() / x.numel()
-    described: list[Tensor | float] = [x.numel(), mean, variance]
-    if x.dim() != 3:
-        return [*described, 0, 0.0, 0, 0.0]
-    batch, tokens, width = x.shape
     norms = torch.linalg.vector_norm(x, dim=-1)
-    inverse = torch.where(norms > 0, norms.reciprocal(), 0.0)
-    total = torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2)).square().sum()
-    if tokens > 1:
-        alone = (norms * inverse).sum()  # each token with itself
-        described += [batch, (total - alone) / (tokens * (tokens - 1))]
-    else:
-        described += [0, 0.0]
-    x, norms = x[:ranked], norms[:ranked]
-    energy = norms.square().sum(-1)
-    gram = x @ x.mT if tokens <= width else x.mT @ x
-    spread = torch.linalg.vector_norm(gram, dim=(1, 2)) / energy
+    if x.dim() != 3:
+        return x.numel(), (x.sum(), norms)
+    inverse = norms.clamp(min=torch.finfo(x.dtype).tiny).reciprocal_()
+    directions = torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2))
+    grams = (one @ one.T if len(one) <= len(one.T) else one.T @ one for one in x[:ranked])
+    spreads = torch.stack([torch.linalg.vector_norm(gram) for gram in grams])
+    return x.numel(), (x.sum(), norms, directions, spreads)
+
+
+def _statistics(entries: int, described: tuple[Tensor, ...]) -> tuple[float, ...]:
+    """Entries, mean, variance; sequences and sum of their cosines; the same of ranks."""
+    total, norms, *similar = (one.cpu().double().numpy() for one in described)
+    mean, squares = float(total) / entries, norms**2
+    variance = float(np.maximum(squares.sum() / entries - mean**2, 0.0))  # NaN stays NaN
+    if not similar:
+        return entries, mean, variance, 0, 0.0, 0, 0.0
+    directions, spreads = similar
+    sequences, tokens = norms.shape
+    other = (directions**2).sum() - np.count_nonzero(norms)  # less each token with itself
+    cosine = other / max(tokens * (tokens - 1), 1)
+    energy = squares[: len(spreads)].sum(-1)
     some = energy != 0
-    return [*described, some.sum(), torch.where(some, spread.square().reciprocal(), 0.0).sum()]
+    rank = (energy[some] / spreads[some]) ** 2
+    similarity = sequences if tokens > 1 else 0, float(cosine)
+    return entries, mean, variance, *similarity, len(rank), float(rank.sum())
 
 
 def _first_tensor(output: object) -> Tensor | None:
