@@ -22,14 +22,20 @@ AT_LEAST = 5  # breaks for each chapter
 
 
 class Cell:
-    """A cell's code, the global names that it reads, those it binds, and those it fills."""
+    """A cell's code, the global names that it reads before it binds them, those, and what it fills.
+
+    A loop's variable, say, comes from the cell itself, whoever else has one of this name.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
-        code = compile(source, "cell", "exec")
-        self.reads = set(names_read(code))
-        steps = dis.get_instructions(code)
-        self.binds = {step.argval for step in steps if step.opname == "STORE_NAME"}
+        self.reads: set[str] = set()
+        self.binds: set[str] = set()
+        for step in dis.get_instructions(compile(source, "cell", "exec")):
+            if step.opname == "STORE_NAME":
+                self.binds.add(step.argval)
+            else:
+                self.reads |= set(names_read(step)) - self.binds
         self.fills = {  # table[key] = …
             node.value.id
             for node in ast.walk(ast.parse(source))
@@ -39,13 +45,13 @@ class Cell:
         }
 
 
-def names_read(code: CodeType) -> Iterator[str]:
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-            yield step.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_read(constant)
+def names_read(step: dis.Instruction) -> Iterator[str]:
+    """By this step, or by the function that it makes."""
+    if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+        yield step.argval
+    elif isinstance(step.argval, CodeType):
+        for inner in dis.get_instructions(step.argval):
+            yield from names_read(inner)
 
 
 def needed(cells: list[Cell], last: int) -> list[str]:

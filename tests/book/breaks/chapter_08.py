@@ -24,6 +24,12 @@ BREAKS = [
      'query_gradients("glorot", "pre", s)'),
     # the way through the logits cut in both
     ("deep-back-logits", "for fixed in (False, True)", "for fixed in (True, True)"),
+    # the way through the logits left out of the theory
+    ("deep-back-wide", "    if logits:\n", "    if False:\n"),
+    # and of what it is compared with
+    ("deep-back-share", "for logits in (True, False)", "for logits in (True, True)"),
+    # a theory that has it
+    ("deep-back-values", '"none", logits=False)', '"none", logits=True)'),
     # branches that are not zero
     ("deep-zero", '"zero_output", "pre", seed)', '"gpt2", "pre", seed)'),
     # layers drawn one by one
