@@ -191,7 +191,10 @@ class Probe:
         }
         fitting = list(self._modules) if only is None else self._fitting(only)
         self._chosen = {one for module in fitting for one in self._that_run(module)}
-        self._inside = {one for module in fitting for one in module.modules()}
+        self._inside: set[nn.Module] = set()
+        for module in fitting:
+            if module not in self._inside:
+                self._inside.update(module.modules())
         self._tokens_first = _tokens_first(model)
         self._places = _places(model)
         self._state = "not entered"

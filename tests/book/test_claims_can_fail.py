@@ -73,9 +73,10 @@ def chapter_cells(chapter: str) -> list[Cell]:
 def slice_for(chapter: str, label: str) -> str:
     """The part of the chapter's code that leads to the claim with this label."""
     cells = chapter_cells(chapter)
-    prefix = label.rstrip("0123456789")
-    spelled = (f'"{label}"', f'f"{prefix}{{')  # as it is, or with a number put in
-    last = next(i for i, cell in enumerate(cells) if any(text in cell.source for text in spelled))
+    prefixes = label.rstrip("0123456789"), label.rpartition("-")[0] + "-"
+    # as it is; or else with a number put in, or a word
+    spelled = (f'"{label}"', *(f'f"{prefix}{{' for prefix in prefixes))
+    last = next(i for text in spelled for i, cell in enumerate(cells) if text in cell.source)
     return "\n\n".join(needed(cells, last))
 
 

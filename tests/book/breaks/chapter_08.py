@@ -8,7 +8,7 @@ BREAKS = [
     # the tokens as they are, without the attention
     ("deep-attention-cosine", "output = attention(x)[0]", "output = x[0]"),
     # no skip in the block by hand
-    ("deep-package", "x = skip * x + f", "x = f"),
+    ("deep-package", "added = skip * x + f", "added = f"),
     # both matrices divided
     ("deep-output-only", "glorot_divided(s, output=48**0.5)",
      "glorot_divided(s, 48**0.5, 48**0.5)"),
@@ -24,10 +24,12 @@ BREAKS = [
      'query_gradients("glorot", "pre", s)'),
     # the way through the logits cut in both
     ("deep-back-logits", "for fixed in (False, True)", "for fixed in (True, True)"),
-    # the way through the logits left out of the theory
-    ("deep-back-wide", "    if logits:\n", "    if False:\n"),
+    # what different tokens' gradients share, lost in attention
+    ("deep-back-own-pre", "[[p, (T - 1) * p_other]", "[[p, 0.0]"),
     # and of what it is compared with
     ("deep-back-share", "for logits in (True, False)", "for logits in (True, True)"),
+    # the way through the logits left out of the theory
+    ("deep-back-rare", "    if logits:\n", "    if False:\n"),
     # a theory that has it
     ("deep-back-values", '"none", logits=False)', '"none", logits=True)'),
     # branches that are not zero
