@@ -24,10 +24,10 @@ BREAKS = [
      'query_gradients("glorot", "pre", s)'),
     # the way through the logits cut in both
     ("deep-back-logits", "for fixed in (False, True)", "for fixed in (True, True)"),
-    # what different tokens' gradients share, lost in attention
-    ("deep-back-own-pre", "[[p, (T - 1) * p_other]", "[[p, 0.0]"),
     # and of what it is compared with
     ("deep-back-share", "for logits in (True, False)", "for logits in (True, True)"),
+    # what different tokens' gradients share, lost in attention
+    ("deep-back-own-pre", "[[p, (T - 1) * p_other]", "[[p, 0.0]"),
     # the way through the logits left out of the theory
     ("deep-back-rare", "    if logits:\n", "    if False:\n"),
     # a theory that has it
