@@ -571,6 +571,42 @@ class TestParameters:
         assert probe.parameters["name"].tolist() == ["0.weight"]
         assert probe.parameters["gradient_rms"] == near(shared.weight.grad.square().mean().sqrt())
 
+    def test_tied_to_a_module_outside(self) -> None:
+        model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "head": nn.Linear(4, 5)})
+        model["head"].weight = model["embedding"].weight
+        with Probe(model, only="head") as probe:
+            pass
+        assert probe.parameters["name"].tolist() == ["embedding.weight", "head.bias"]
+
+    def test_parameters_of_several_dtypes(self) -> None:
+        dtypes = (torch.float64, torch.bfloat16, torch.float32, torch.bfloat16, torch.float64)
+        before = [(i + 1) * torch.ones(2, i + 1, dtype=dtype) for i, dtype in enumerate(dtypes)]
+        model = nn.ParameterList(before)
+        with Probe(model) as probe, torch.no_grad():
+            for i, parameter in enumerate(model):
+                parameter *= 1 + 2.0**-i
+            model[4].copy_(before[4] / (1 + 2.0**-4) + 1e-12)  # in double precision only
+        np.testing.assert_allclose(probe.parameters["rms"], [1, 2, 3, 4, 5], rtol=1e-6)
+        np.testing.assert_allclose(
+            probe.parameters["update"], [1, 1 / 2, 1 / 4, 1 / 8, 1e-12 / 5], rtol=1e-3
+        )
+
+    def test_an_optimizer_that_steps_in_backward(self) -> None:
+        model = nn.Linear(3, 2)
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+        def step(parameter: Tensor) -> None:
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(step)
+        with Probe(model) as probe:
+            model(torch.ones(1, 3)).sum().backward()
+        assert np.isnan(probe.parameters["gradient_rms"]).all()
+        changed = probe.parameters["update"] * probe.parameters["rms"]
+        np.testing.assert_allclose(changed, [0.1, 0.1], rtol=1e-6)
+
 
 def hooks_of(model: nn.Module) -> list[object]:
     """Everything that hangs on the modules and parameters."""

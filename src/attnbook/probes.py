@@ -22,16 +22,18 @@ True
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain
 from types import FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -110,7 +112,8 @@ class Probe:
     :attr:`parameters`
         A row for each parameter: ``rms`` before the block; ``gradient_rms`` of its ``.grad`` as the
         last ``backward()`` inside the block left it (so of a sum, if an earlier gradient was not
-        zeroed), before any clipping, none without a ``backward()``;
+        zeroed), before any clipping, none without a ``backward()`` or where an optimizer that steps
+        within it has used it up;
         ``update``, rms of its change divided by ``rms``: 0 if it did not change, ∞ if it was zero
         before and did. Buffers have no row.
 
@@ -195,8 +198,8 @@ class Probe:
         for module in fitting:
             if module not in self._inside:
                 self._inside.update(module.modules())
-        self._tokens_first = _tokens_first(model)
-        self._places = _places(model)
+        self._tokens_first = _tokens_first(self._modules)
+        self._places = _places(self._modules)
         self._state = "not entered"
         self._running: list[nn.Module] = []
         self._handles: list[Any] = []
@@ -204,7 +207,7 @@ class Probe:
         self._outputs: dict[nn.Module, list[_Output]] = defaultdict(list)
         self._last: tuple[weakref.ref[Tensor], float, _Output] | None = None
         self._attentions: dict[nn.Module, list[list[Tensor]]] = defaultdict(list)
-        self._before: dict[str, tuple[nn.Parameter, Tensor, float]] = {}
+        self._before: dict[str, tuple[nn.Parameter, Tensor, Tensor]] = {}
         self._gradients: dict[str, Tensor] = {}
         self._tables: dict[str, Table] = {}
 
@@ -234,9 +237,7 @@ class Probe:
                     module.register_forward_pre_hook(self._begin),
                     module.register_forward_hook(self._end, always_call=True),
                 ]
-            for name, parameter in self._model.named_parameters():
-                if self._owner(name) in self._inside and not _strange(parameter):
-                    self._watch(_clean(name), parameter)
+            self._watch()
             if any(_is_compiled(module) for module in self._model.modules()):
                 self._contexts.enter_context(torch.compiler.set_stance("force_eager"))
             self._contexts.enter_context(_Attentions(self._attention))
@@ -309,9 +310,6 @@ class Probe:
             for item in module.children():
                 yield from self._that_run(item)
 
-    def _owner(self, parameter: str) -> nn.Module:
-        return self._model.get_submodule(parameter.rpartition(".")[0])
-
     # While the model runs.
 
     def _begin(self, module: nn.Module, _: object) -> None:
@@ -352,32 +350,49 @@ class Probe:
                 if found := statistics():
                     self._attentions[module].append(found)
 
-    def _watch(self, name: str, parameter: nn.Parameter) -> None:
-        before = parameter.detach().to(_wide(parameter), copy=True)
-        self._before[name] = parameter, before, _rms(before)
+    def _watch(self) -> None:
+        inside = {parameter for module in self._inside for parameter in module._parameters.values()}
+        watched = {
+            _clean(name): parameter
+            for name, parameter in self._model.named_parameters()
+            if parameter in inside and not _strange(parameter)
+        }
+        room = _room(list(watched.values()))
+        for (name, parameter), before in zip(watched.items(), room, strict=True):
+            before.copy_(parameter.detach())
+            self._before[name] = parameter, before, _norm(before)
+            if parameter.requires_grad:
+                look = partial(self._look, name)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(look))
 
-        def look(parameter: Tensor) -> None:
+    def _look(self, name: str, parameter: Tensor) -> None:
+        with _aside(parameter.device):
             gradient = parameter.grad
-            assert gradient is not None
-            with _aside(gradient.device):
+            if gradient is not None:  # used up already by an optimizer that steps in backward()
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
-                self._gradients[name] = torch.linalg.vector_norm(dense, dtype=_wide(dense))
-
-        if parameter.requires_grad:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(look))
+                self._gradients[name] = _norm(dense)
 
     # Afterwards.
 
     def _activation_rows(self) -> Iterator[tuple[Cell, ...]]:
+        alike: dict[Any, dict[_Output, Tensor]] = defaultdict(dict)
+        for one in chain.from_iterable(self._outputs.values()):
+            if one.forward:
+                shape, described = one.forward
+                alike[shape, described.device, described.dtype][one] = described
+        statistics: dict[_Output, tuple[float, ...]] = {}
+        for (shape, *_), ones in alike.items():
+            statistics |= zip(ones, _statistics(shape, list(ones.values())), strict=True)
         for module, name in self._modules.items():
             seen = self._outputs.get(module, [])
-            calls = [_statistics(*one.forward) for one in seen if one.forward]
+            calls = [statistics[one] for one in seen if one.forward]
             if calls:
                 n, mean, square, *similar = zip(*calls, strict=True)
                 average, variance = _pooled(n, mean, square)
                 sequences, cosine, ranked, rank = map(sum, similar)
                 backward = [one for output in seen for one in output.backward]
-                gradient = _ratio(sum(float(x) for x, _ in backward), sum(n for _, n in backward))
+                squares = sum(float(norm) ** 2 for norm, _ in backward)
+                gradient = _ratio(squares, sum(n for _, n in backward))
                 yield (
                     *(name, *self._places(name), len(calls)),
                     *(math.sqrt(variance + average**2), variance, gradient and math.sqrt(gradient)),
@@ -395,29 +410,29 @@ class Probe:
                 yield (name, *self._places(name), len(seen), variance, *means)
 
     def _parameter_rows(self) -> Iterator[tuple[Cell, ...]]:
-        for name, (parameter, before, rms) in self._before.items():
-            after = parameter.detach().to(before.device, _wide(before))
-            norm = self._gradients.get(name)
-            back = None if norm is None else float(norm) / math.sqrt(before.numel())
+        for name, (parameter, before, norm) in self._before.items():
+            entries, size = math.sqrt(before.numel()), float(norm)
+            gradient = self._gradients.get(name)
             update = None
-            if after.shape == before.shape:
-                update = _rms(before.sub_(after))
+            if parameter.shape == before.shape:
+                before.sub_(parameter.detach().to(before.device, before.dtype))
+                update = float(_norm(before))
                 if update:  # NaN, too
-                    update = update / rms if rms else update * math.inf
-            yield (name, *self._places(name), rms, back, update)
+                    update = update / size if size else update * math.inf
+            back = None if gradient is None else float(gradient) / entries
+            yield (name, *self._places(name), size / entries, back, update)
 
 
 class _Output:
     """What is remembered of one tensor that a module gave."""
 
-    def __init__(self, forward: tuple[int, tuple[Tensor, ...]] | None) -> None:
+    def __init__(self, forward: tuple[torch.Size, Tensor] | None) -> None:
         self.forward = forward
         self.backward: list[tuple[Tensor, int]] = []
 
     def gradient(self, gradient: Tensor) -> None:
         with _aside(gradient.device):
-            norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient))
-            self.backward.append((norm.square(), gradient.numel()))
+            self.backward.append((_norm(gradient), gradient.numel()))
 
 
 class _Attentions(TorchFunctionMode):
@@ -534,20 +549,21 @@ def _explicit_attention(logits: Tensor) -> list[Tensor]:
     return [_summary(logits, _unmask(logits))]
 
 
-def _unmask(logits: Float[Tensor, "... queries keys"]) -> Bool[Tensor, "... queries keys"]:
-    """Which are allowed; the others become finite: multiplied by zero they are zero."""
+def _unmask(logits: Float[Tensor, "... queries keys"]) -> Float[Tensor, "... queries keys"]:
+    """1 where allowed, else 0; the others become finite: multiplied by zero they are zero."""
     floor = logits.amax(-1, keepdim=True).clamp_(min=LOWEST + FAR).sub_(FAR)
-    allowed = logits > floor
+    allowed = torch.gt(logits, floor, out=torch.empty_like(logits))  # ten times as fast as Booleans
     logits.clamp_(min=floor)
     return allowed
 
 
 def _summary(
-    logits: Float[Tensor, "... queries keys"], allowed: Bool[Tensor, "..."] | None
+    logits: Float[Tensor, "... queries keys"], allowed: Shaped[Tensor, "..."] | None
 ) -> Float[Tensor, "9"]:
     """Pairs, their mean and variance, squares within rows; rows, and sums over them.
 
-    Overwrites the logits. The mask has as many dimensions, each of the same size or one.
+    Overwrites the logits. The mask, of Booleans or of 0 and 1, has as many dimensions, each of the
+    same size or one.
     """
     if allowed is None:
         keep = None
@@ -577,35 +593,40 @@ def _summary(
     return torch.cat([torch.stack([pairs, overall, variance, squares, some.sum()]), sums])
 
 
-def _describe(x: Tensor, ranked: int | None) -> tuple[int, tuple[Tensor, ...]]:
-    """Entries, and in few passes over them what :func:`_statistics` needs of them."""
+def _describe(x: Tensor, ranked: int | None) -> tuple[torch.Size, Tensor]:
+    """Its shape, and in few passes over the entries what :func:`_statistics` needs of them."""
     x = x.detach().to(_wide(x))
     norms = torch.linalg.vector_norm(x, dim=-1)
-    if x.dim() != 3:
-        return x.numel(), (x.sum(), norms)
-    inverse = norms.clamp(min=torch.finfo(x.dtype).tiny).reciprocal_()
-    directions = torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2))
-    grams = (one @ one.T if len(one) <= len(one.T) else one.T @ one for one in x[:ranked])
-    spreads = torch.stack([torch.linalg.vector_norm(gram) for gram in grams])
-    return x.numel(), (x.sum(), norms, directions, spreads)
+    found = [x.sum(), norms]
+    if x.dim() == 3:
+        inverse = norms.clamp(min=torch.finfo(x.dtype).tiny).reciprocal_()
+        found.append(torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2)))
+        for one in x[:ranked]:
+            gram = one @ one.T if len(one) <= len(one.T) else one.T @ one
+            found.append(torch.linalg.vector_norm(gram))
+    return x.shape, torch.cat([one.reshape(-1) for one in found])
 
 
-def _statistics(entries: int, described: tuple[Tensor, ...]) -> tuple[float, ...]:
+def _statistics(shape: torch.Size, described: list[Tensor]) -> Iterator[tuple[float, ...]]:
     """Entries, mean, variance; sequences and sum of their cosines; the same of ranks."""
-    total, norms, *similar = (one.cpu().double().numpy() for one in described)
-    mean, squares = float(total) / entries, norms**2
-    variance = float(np.maximum(squares.sum() / entries - mean**2, 0.0))  # NaN stays NaN
-    if not similar:
-        return entries, mean, variance, 0, 0.0, 0, 0.0
-    directions, spreads = similar
-    sequences, tokens = norms.shape
-    other = (directions**2).sum() - np.count_nonzero(norms)  # less each token with itself
-    cosine = other / max(tokens * (tokens - 1), 1)
-    energy = squares[: len(spreads)].sum(-1)
-    some = energy != 0
-    rank = (energy[some] / spreads[some]) ** 2
-    similarity = sequences if tokens > 1 else 0, float(cosine)
-    return entries, mean, variance, *similarity, len(rank), float(rank.sum())
+    numbers = torch.stack(described).cpu().double().numpy()
+    entries, rows = math.prod(shape), math.prod(shape[:-1])
+    mean, norms = numbers[:, 0] / entries, numbers[:, 1 : 1 + rows]
+    variance = np.maximum(np.vecdot(norms, norms) / entries - mean**2, 0.0)  # NaN stays NaN
+    none = np.zeros(len(numbers), dtype=int)
+    sequences, cosine, ranked, rank = none, none, none, none
+    if len(shape) == 3:
+        directions, spreads = np.split(numbers[:, 1 + rows :], shape[:1], axis=1)
+        pairs = shape[1] * (shape[1] - 1)
+        other = (directions**2).sum(1) - np.count_nonzero(norms, axis=1)  # less each with itself
+        sequences, cosine = none + (shape[0] if pairs else 0), other / max(pairs, 1)
+        energy = norms.reshape(-1, *shape[:2])[:, : spreads.shape[1]]
+        energy = np.vecdot(energy, energy)
+        some = energy != 0
+        ratio = np.divide(energy, spreads, where=some, out=np.zeros_like(energy))
+        ranked, rank = some.sum(1), np.vecdot(ratio, ratio)
+    columns = (none + entries, mean, variance, sequences, cosine, ranked, rank)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _first_tensor(output: object) -> Tensor | None:
@@ -625,11 +646,11 @@ def _strange(x: Tensor) -> bool:
     return x.layout != torch.strided or x.is_nested or x.device.type == "meta" or not x.numel()
 
 
-def _tokens_first(model: nn.Module) -> set[nn.Module]:
+def _tokens_first(modules: Iterable[nn.Module]) -> set[nn.Module]:
     """The modules of torch itself with ``batch_first=False``, and all inside them."""
     return {
         inner
-        for module in model.modules()
+        for module in modules
         if isinstance(module, SEQUENCES)
         and any(not getattr(inner, "batch_first", True) for inner in module.modules())
         for inner in module.modules()
@@ -655,13 +676,28 @@ def _aside(device: torch.device) -> Iterator[None]:
             yield
 
 
+def _room(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """For a copy of each, side by side: many pieces, freed, make the allocator return memory."""
+    kinds = [(x.device, _wide(x)) for x in tensors]
+    room: dict[int, Tensor] = {}
+    for device, dtype in dict.fromkeys(kinds):
+        those = [i for i, kind in enumerate(kinds) if kind == (device, dtype)]
+        sizes = [tensors[i].numel() for i in those]
+        pieces = torch.empty(sum(sizes), device=device, dtype=dtype).split(sizes)
+        room |= {i: piece.view(tensors[i].shape) for i, piece in zip(those, pieces, strict=True)}
+    return [room[i] for i in range(len(tensors))]
+
+
 def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _rms(x: Tensor) -> float:
-    squares = torch.linalg.vector_norm(x, dtype=_wide(x)).square()
-    return math.sqrt(float(squares) / x.numel())
+def _norm(x: Tensor) -> Tensor:
+    wide = _wide(x)
+    if x.dim() > 1:  # of rows on all threads, of everything on one
+        x = torch.linalg.vector_norm(x, dim=-1, dtype=wide)
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=wide)
+    return norm
 
 
 def _ratio(a: float, b: float) -> float | None:
@@ -688,32 +724,33 @@ def _is_stack(items: list[nn.Module]) -> bool:
     return len({type(item) for item in items}) == 1 or len(set(blocks)) < len(blocks)
 
 
-def _places(model: nn.Module) -> Callable[[str], tuple[int | None, str]]:
+def _places(modules: Mapping[nn.Module, str]) -> Callable[[str], tuple[int | None, str]]:
     """Layer and part of a name.
 
     A stack is a container of numbered modules of one class, or in which a class with modules
     inside comes twice; without any, everything numbered is.
     """
     numbered = {
-        _clean(name): list(module.children())
-        for name, module in model.named_modules()
+        name: list(module.children())
+        for module, name in modules.items()
         if module._modules and all(key.isdigit() for key in module._modules)
     }
     stacks = {name for name, items in numbered.items() if _is_stack(items)} or set(numbered)
     outer = [s for s in stacks if not any(s.startswith(f"{other}.") for other in stacks)]
     several = len(outer) > 1 and "(model)" not in stacks
     items = {
-        _clean(name): "block" if module._modules else type(module).__name__
-        for name, module in model.named_modules()
+        name: "block" if module._modules else type(module).__name__
+        for module, name in modules.items()
     }
+    prefixes = {"" if stack == "(model)" else f"{stack}.": stack for stack in stacks}
+    outermost_first = sorted(prefixes.items(), key=lambda item: len(item[0]))
 
     def place(name: str) -> tuple[int | None, str]:
-        words = name.split(".")
-        for i, word in enumerate(words):
-            stack = ".".join(words[:i]) or "(model)"
-            if word.isdigit() and stack in stacks:
-                inside = words[i + 1 :] or [items[name]]
-                return int(word), ".".join(([stack] if several else []) + inside)
+        for prefix, stack in outermost_first:
+            number, _, inside = name.removeprefix(prefix).partition(".")
+            if number.isdigit() and name.startswith(prefix):
+                part = inside or items[name]
+                return int(number), f"{stack}.{part}" if several else part
         return None, name
 
     return place
