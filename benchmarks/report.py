@@ -101,7 +101,8 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
     peers = list(rows[0]["speed"])
     head = ["width", "tokens", "batch", "ours, ms", *(f"/ {peer}" for peer in peers), "/ fastest"]
     limited = "limit" in rows[0]
-    head += ["ours, GFLOP/s", "products", "ours / products"] if limited else []
+    if limited:
+        head += ["ours, GFLOP/s", "products", "ours / products", "/ products and softmax"]
     table = []
     for row in rows:
         cells = [str(row[key]) for key in ("d_model", "tokens", "batch")]
@@ -112,7 +113,7 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
         if limited:
             limit = row["limit"]
             cells += [f"{limit[key][1]:.1f}" for key in ("ours_gflops", "products_gflops")]
-            cells.append(_quartiles(limit["share"]))
+            cells += [_quartiles(limit[key]) for key in ("share", "share_with_softmax")]
         table.append(cells)
     return head, table
 
@@ -121,7 +122,7 @@ def _summary_table(results: list[Result]) -> tuple[Row, list[Row]]:
     """Median over the sizes, and the worst size, of each ratio."""
     peers = list(results[0]["speed"][0]["speed"])
     head = ["mode", "run", *(f"/ {peer}" for peer in peers), "/ fastest", "ours / products"]
-    head.append(f"products, sizes ≥ {LIMIT_GOAL:.2f}")
+    head += [f"products, sizes ≥ {LIMIT_GOAL:.2f}", "ours / products and softmax"]
     table = []
     for result in results:
         for mode in _modes(result):
@@ -129,11 +130,14 @@ def _summary_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells = [mode, _setting(result)]
             cells += [_middle_and_worst([row["speed"][peer][1] for row in rows]) for peer in peers]
             fastest = [min(ratio[1] for ratio in row["speed"].values()) for row in rows]
-            shares = [row["limit"]["share"][1] for row in rows if "limit" in row]
+            limits = [row["limit"] for row in rows if "limit" in row]
+            shares = [limit["share"][1] for limit in limits]
+            with_softmax = [limit["share_with_softmax"][1] for limit in limits]
             cells.append(_middle_and_worst(fastest))
             cells.append(_middle_and_worst(shares) if shares else "–")
             reached = sum(share >= LIMIT_GOAL for share in shares)
             cells.append(f"{reached} of {len(shares)}" if shares else "–")
+            cells.append(_middle_and_worst(with_softmax) if shares else "–")
             table.append(cells)
     return head, table
 

@@ -102,12 +102,13 @@ class Trainee:
 
 
 def trainees(seed: int = 0) -> list[Trainee]:
-    """Ours and the peer, from the same weights."""
+    """Ours, and the peer twice, from the same weights: its twin shows what chance does."""
     torch.manual_seed(seed)
     ours = LanguageModel(config()).float()
-    peer = FusedModel(config()).float()
-    copy_weights(ours, peer)
-    models: dict[str, LanguageModel | FusedModel] = {OURS: ours, "nanoGPT's configuration": peer}
+    models: dict[str, LanguageModel | FusedModel] = {OURS: ours}
+    for name in ("nanoGPT's configuration", "the same, a twin"):
+        models[name] = peer = FusedModel(config()).float()
+        copy_weights(ours, peer)
     return [
         Trainee(
             name,

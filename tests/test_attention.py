@@ -325,6 +325,7 @@ def test_keys_that_nobody_sees_may_hold_anything_finite(path: str) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told, not made: mutmut forks, and a pool of threads does not survive that."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("attnbook.attention.LOGITS_FROM", 0)  # for small tests
 
 
 @pytest.fixture
@@ -389,6 +390,37 @@ def test_two_products_take_any_leading_dimensions(
     expected, _ = scaled_dot_product_attention(query, key, value, causal=True, return_weights=True)
     assert output.shape == (*leading, 16, 4)
     assert_near(output, expected)
+
+
+@pytest.mark.parametrize(
+    ("leading", "queries", "keys", "kernel_is_asked"),
+    [((16,), 64, 64, False), ((15,), 64, 64, True), ((16,), 64, 63, True), ((2, 8), 63, 64, True)],
+)
+def test_few_logits_are_the_kernels(
+    leading: tuple[int, ...],
+    queries: int,
+    keys: int,
+    kernel_is_asked: bool,
+    asked: list[torch.Size],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    query, key = torch.randn(*leading, queries, 4), torch.randn(*leading, keys, 4)
+    scaled_dot_product_attention(query, key, key)
+    assert bool(asked) == kernel_is_asked
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("heads", [2, 16, 17, 33])  # 16 at a time
+def test_two_products_of_many_heads(heads: int, asked: list[torch.Size]) -> None:
+    inputs = torch.randn(3, heads, 128, 4, requires_grad=True)
+    output = scaled_dot_product_attention(*inputs, causal=True)
+    assert not asked
+    expected, _ = scaled_dot_product_attention(*inputs, causal=True, return_weights=True)
+    assert_near(output, expected)
+    upstream = torch.randn(heads, 128, 4)
+    ours, theirs = (torch.autograd.grad(o, inputs, upstream)[0] for o in (output, expected))
+    assert_near(ours, theirs)
 
 
 def test_one_thread_asks_the_kernel(asked: list[torch.Size]) -> None:

@@ -95,7 +95,7 @@ def test_a_race_times_each_call_in_each_round():
 def test_training_starts_from_the_same_loss_and_goes_on_alike():
     participants = training.trainees()
     training.check_equal(participants)
-    ours, peer = participants
+    ours, peer, _ = participants
     for batch in training.batches(3):
         losses = [t.step(*batch).item() for t in (ours, peer)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
