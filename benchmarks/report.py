@@ -60,7 +60,10 @@ def markdown(results: list[Result]) -> str:
     training = [r for r in results if r["benchmark"] == "training"]
     parts = [_machines(results)]
     if attention:
-        parts += ["### Attention, all sizes together", _markdown(*_summary_table(attention))]
+        parts += [
+            "### Attention: median of the sizes, and the worst",
+            _markdown(*_summary_table(attention)),
+        ]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
     for result in results:
@@ -70,8 +73,9 @@ def markdown(results: list[Result]) -> str:
     if probes:
         parts += ["### Cost of the probes", _markdown(*_probes_table(probes))]
     if attention:
-        parts += ["### Peak memory of forward and backward, MiB"]
-        parts += [_markdown(*_memory_table(result)) for result in _one_per_device(attention)]
+        for result in _one_per_device(attention):
+            parts += [f"### Peak memory of forward and backward, MiB ({_setting(result)})"]
+            parts += [_markdown(*_memory_table(result))]
         parts += ["### Attention, size by size"]
     for result in attention:
         for mode in _modes(result):
@@ -102,7 +106,8 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
     head = ["width", "tokens", "batch", "ours, ms", *(f"/ {peer}" for peer in peers), "/ fastest"]
     limited = "limit" in rows[0]
     if limited:
-        head += ["ours, GFLOP/s", "products", "ours / products", "/ products and softmax"]
+        head += ["unmasked, GFLOP/s", "products, GFLOP/s"]
+        head += ["unmasked / products", "unmasked / products and softmax"]
     table = []
     for row in rows:
         cells = [str(row[key]) for key in ("d_model", "tokens", "batch")]
@@ -121,8 +126,8 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
 def _summary_table(results: list[Result]) -> tuple[Row, list[Row]]:
     """Median over the sizes, and the worst size, of each ratio."""
     peers = list(results[0]["speed"][0]["speed"])
-    head = ["mode", "run", *(f"/ {peer}" for peer in peers), "/ fastest", "ours / products"]
-    head += [f"products, sizes ≥ {LIMIT_GOAL:.2f}", "ours / products and softmax"]
+    head = ["mode", "run", *(f"/ {peer}" for peer in peers), "/ fastest", "unmasked / products"]
+    head += [f"sizes ≥ {LIMIT_GOAL:.2f} of products", "unmasked / products and softmax"]
     table = []
     for result in results:
         for mode in _modes(result):
@@ -208,16 +213,17 @@ def _one_per_device(results: list[Result]) -> list[Result]:
 
 
 def _machines(results: list[Result]) -> str:
-    """Machine and versions, one line for each kind of run."""
-    lines = []
+    """Date, machine and versions, one line for all measured alike."""
+    measured: dict[str, dict[str, None]] = {}
     for result in results:
         facts = result["environment"]
         versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-        lines.append(
-            f"- {facts['date']}: {facts['processor']}, {facts['cores']} cores; "
+        where = (
+            f"{facts['date']}: {facts['processor']}, {facts['cores']} cores; "
             f"Python {facts['python']}, {versions}"
         )
-    return "\n".join(dict.fromkeys(lines))
+        measured.setdefault(where, {})[result["benchmark"]] = None
+    return "\n".join(f"- {', '.join(names)}: {where}" for where, names in measured.items())
 
 
 def _quartiles(values: Sequence[float]) -> str:
