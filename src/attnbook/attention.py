@@ -14,8 +14,8 @@ from attnbook.position import ALiBi, Rotary
 
 ProjectionBias = bool | Literal["qkv", "output"]
 
+# Two products are faster from so many logits on; larger blocks are slow to get from the system.
 LOGITS_FROM, LOGITS_AT_ONCE = 2**16, 2**18
-"""Two products are faster from so many logits on; larger blocks are slow to get from the system."""
 
 
 def attention_logits(
