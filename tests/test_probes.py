@@ -591,6 +591,19 @@ class TestParameters:
             probe.parameters["update"], [1, 1 / 2, 1 / 4, 1 / 8, 1e-12 / 5], rtol=1e-3
         )
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_is_summed_in_single(self, dtype: torch.dtype) -> None:
+        model = nn.Linear(300, 200, dtype=dtype)
+        with Probe(model) as probe:
+            y = model(torch.randn(50, 300, dtype=dtype))
+            y.retain_grad()
+            y.square().sum().backward()
+        for name, p in model.named_parameters():
+            expected = p.grad.double().square().mean().sqrt()
+            assert row(probe.parameters, name).gradient_rms == pytest.approx(float(expected), 1e-6)
+        expected = y.grad.double().square().mean().sqrt()
+        assert probe.activations["gradient_rms"] == pytest.approx(float(expected), 1e-6)
+
     def test_an_optimizer_that_steps_in_backward(self) -> None:
         model = nn.Linear(3, 2)
         optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
