@@ -27,21 +27,20 @@ def main() -> None:
         "--quick", action="store_true", help="does it run? README.md stays as it is"
     )
     chosen = parser.parse_args()
-    folder = QUICK_RESULTS if chosen.quick else report.RESULTS
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
     runs = [(module, n) for n in chosen.threads for module in ("attention", "training", "probes")]
     for module, threads in [*runs, ("backprop", 1)]:
-        command = [sys.executable, "-m", f"benchmarks.{module}", "--to", str(folder)]
+        command = [sys.executable, "-m", f"benchmarks.{module}"]
         command += [] if module == "backprop" else ["--threads", str(threads)]
-        command += ["--quick"] if chosen.quick else []
+        command += ["--quick", "--to", str(QUICK_RESULTS)] if chosen.quick else []
         pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         settings = dict.fromkeys(pools, str(threads))
         settings |= KEEP_FREED_MEMORY if module == "backprop" else {}
         subprocess.run(command, env=os.environ | settings, check=True)
     if not chosen.quick:
-        report.rewrite_readme(report.markdown(report.load(folder)))
+        report.rewrite_readme(report.markdown(report.load(report.RESULTS)))
 
 
 if __name__ == "__main__":

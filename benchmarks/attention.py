@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=tuple(TOKENS_IN_BATCH), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds")
-    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
+    parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
     use_threads(chosen.threads)
     result = measure(
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
         quick=chosen.quick,
     )
     name = f"attention-{chosen.device}-{chosen.dtype}-{chosen.threads}.json"
-    report.save(result, chosen.to / name)
+    report.save(result, (chosen.to or report.folder(result)) / name)
     print(report.attention_text(result))
 
 

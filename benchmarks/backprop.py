@@ -102,14 +102,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure on one thread, print the table, write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
+    parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         raise SystemExit("set OPENBLAS_NUM_THREADS=1: NumPy takes all cores otherwise")
     use_threads(1)
     pace: dict[str, Any] = {"seconds": 0.2, "rounds": (3, 5)} if chosen.quick else {}
     result = measure(threads=1, **pace)
-    report.save(result, chosen.to / "backprop-1.json")
+    report.save(result, (chosen.to or report.folder(result)) / "backprop-1.json")
     print(report.backprop_text(result))
 
 

@@ -19,10 +19,11 @@ def run(
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="few rounds")
-    parser.add_argument("--to", type=Path, default=report.RESULTS, help="folder for the results")
+    parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
     use_threads(chosen.threads)
     pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
     result = measure(threads=chosen.threads, **pace)
-    report.save(result, chosen.to / f"{name}-{chosen.threads}.json")
+    folder = chosen.to or report.folder(result)
+    report.save(result, folder / f"{name}-{chosen.threads}.json")
     print(text(result))

@@ -1,6 +1,7 @@
 """Tables: as text for the terminal, as Markdown for README.md."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -23,9 +24,15 @@ def save(result: Result, path: Path) -> None:
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def folder(result: Result) -> Path:
+    """Each machine has its own: what is fast on one need not be on another."""
+    return RESULTS / "-".join(re.findall("[a-z0-9]+", _processor(result).lower()))
+
+
 def load(folder: Path) -> list[Result]:
-    """All results in a folder, in the order of their names."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    """All results in a folder and those within, in the order of their names."""
+    paths = sorted(folder.rglob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def attention_text(result: Result) -> str:
@@ -46,7 +53,7 @@ def training_text(result: Result) -> str:
 
 def backprop_text(result: Result) -> str:
     """The table of a run of ``benchmarks.backprop``, for the terminal."""
-    return f"Hand-derived gradients, {_setting(result)}\n\n{_aligned(*_backprop_table(result))}\n"
+    return f"Hand-derived gradients, {_setting(result)}\n\n{_aligned(*_backprop_table([result]))}\n"
 
 
 def probes_text(result: Result) -> str:
@@ -66,9 +73,9 @@ def markdown(results: list[Result]) -> str:
         ]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
-    for result in results:
-        if result["benchmark"] == "backprop":
-            parts += ["### Hand-derived gradients", _markdown(*_backprop_table(result))]
+    backprop = [r for r in results if r["benchmark"] == "backprop"]
+    if backprop:
+        parts += ["### Hand-derived gradients", _markdown(*_backprop_table(backprop))]
     probes = [r for r in results if r["benchmark"] == "probes"]
     if probes:
         parts += ["### Cost of the probes", _markdown(*_probes_table(probes))]
@@ -170,15 +177,16 @@ def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
     return head, table
 
 
-def _backprop_table(result: Result) -> tuple[Row, list[Row]]:
-    names = list(result["rows"][0]["milliseconds"])
-    peers = list(result["rows"][0]["speed"])
-    head = ["width", "step", *(f"{name}, ms" for name in names)]
+def _backprop_table(results: list[Result]) -> tuple[Row, list[Row]]:
+    names = list(results[0]["rows"][0]["milliseconds"])
+    peers = list(results[0]["rows"][0]["speed"])
+    head = ["run", "width", "step", *(f"{name}, ms" for name in names)]
     head += [f"NumPy's speed / {peer}" for peer in peers]
     table = [
-        [str(row["d_model"]), row["mode"]]
+        [_setting(result), str(row["d_model"]), row["mode"]]
         + [f"{row['milliseconds'][name][1]:.3g}" for name in names]
         + [_quartiles(row["speed"][peer]) for peer in peers]
+        for result in results
         for row in result["rows"]
     ]
     return head, table
@@ -199,8 +207,14 @@ def _probes_table(results: list[Result]) -> tuple[Row, list[Row]]:
 def _setting(result: Result) -> str:
     threads = result["environment"]["threads"]
     if result.get("device", "cpu") != "cpu":
-        return f"GPU, {result['dtype']}"
-    return f"{threads} thread" + ("s" if threads > 1 else "")
+        return f"{_processor(result)}, {result['dtype']}"
+    return f"{_processor(result)}, {threads} thread" + ("s" if threads > 1 else "")
+
+
+def _processor(result: Result) -> str:
+    """Its name without what all names have."""
+    name = re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b", "", result["environment"]["processor"])
+    return " ".join(name.split())
 
 
 def _modes(result: Result) -> list[str]:
@@ -209,7 +223,8 @@ def _modes(result: Result) -> list[str]:
 
 def _one_per_device(results: list[Result]) -> list[Result]:
     """Memory does not depend on the threads, or hardly: the run with the fewest."""
-    return list({result["device"]: result for result in reversed(results)}.values())
+    runs = {(result["device"], _processor(result)): result for result in reversed(results)}
+    return list(runs.values())[::-1]
 
 
 def _machines(results: list[Result]) -> str:
@@ -218,10 +233,9 @@ def _machines(results: list[Result]) -> str:
     for result in results:
         facts = result["environment"]
         versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-        where = (
-            f"{facts['date']}: {facts['processor']}, {facts['cores']} cores; "
-            f"Python {facts['python']}, {versions}"
-        )
+        machine = [_processor(result), f"{facts['cores']} cores"]
+        machine += [facts["capability"]] if "capability" in facts else []
+        where = f"{facts['date']}: {', '.join(machine)}; Python {facts['python']}, {versions}"
         measured.setdefault(where, {})[result["benchmark"]] = None
     return "\n".join(f"- {', '.join(names)}: {where}" for where, names in measured.items())
 

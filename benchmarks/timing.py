@@ -95,9 +95,15 @@ def busy_share(seconds: float = 1.0) -> float | None:
 def environment(threads: int, device: str = "cpu") -> dict[str, object]:
     """Machine and versions, for the results' file. Nothing that names the machine."""
     packages = ("torch", "transformers", "x-transformers", "numpy")
+    if device == "cpu":
+        processor, capability = _processor(), torch.backends.cpu.get_cpu_capability()
+    else:
+        processor = torch.cuda.get_device_name(device)
+        capability = "compute capability {}.{}".format(*torch.cuda.get_device_capability(device))
     return {
         "date": date.today().isoformat(),
-        "processor": _processor() if device == "cpu" else torch.cuda.get_device_name(device),
+        "processor": processor,
+        "capability": capability,
         "cores": os.cpu_count(),
         "threads": threads,
         "busy_before": busy_share(),

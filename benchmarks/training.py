@@ -1,5 +1,6 @@
-"""A training step of our language model beside a model of nanoGPT's configuration."""
+"""A training step of our language model beside models of nanoGPT's configuration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +42,10 @@ def config() -> ModelConfig:
 class FusedBlock(nn.Module):
     """A pre-norm block from torch's own parts: one matrix for Q, K and V, the fused attention."""
 
-    def __init__(self, d_model: int, n_heads: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_heads = n_heads
+        d_model = config.d_model
+        self.n_heads = config.n_heads
         self.norm_1, self.norm_2 = (nn.LayerNorm(d_model, bias=False) for _ in range(2))
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.output = nn.Linear(d_model, d_model, bias=False)
@@ -61,16 +63,41 @@ class FusedBlock(nn.Module):
         return added
 
 
-class FusedModel(nn.Module):
-    """Learned positions, blocks, a norm, and the embedding again as the output layer."""
+class LayerBlock(nn.Module):
+    """The same block as torch ships it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.layer = nn.TransformerEncoderLayer(
+            config.d_model,
+            config.n_heads,
+            4 * config.d_model,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+            bias=False,
+        )
+        self.ahead: Tensor
+        ahead = nn.Transformer.generate_square_subsequent_mask(config.max_tokens)
+        self.register_buffer("ahead", ahead, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With ``is_causal`` it takes the fused kernel without the mask that it asks for."""
+        added: Tensor = self.layer(
+            x, src_mask=self.ahead[: x.shape[1], : x.shape[1]], is_causal=True
+        )
+        return added
+
+
+class TorchModel(nn.Module):
+    """Learned positions, blocks, a norm, and the embedding again as the output layer."""
+
+    def __init__(self, config: ModelConfig, block: Callable[[ModelConfig], nn.Module]) -> None:
+        super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.max_tokens, config.d_model)
-        self.blocks = nn.ModuleList(
-            FusedBlock(config.d_model, config.n_heads) for _ in range(config.n_layers)
-        )
+        self.blocks = nn.ModuleList(block(config) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(config.d_model, bias=False)
         self.order: Tensor
         self.register_buffer("order", torch.arange(config.max_tokens), persistent=False)
@@ -89,7 +116,7 @@ class Trainee:
     """A model with its optimizer."""
 
     name: str
-    model: LanguageModel | FusedModel
+    model: LanguageModel | TorchModel
     adam: torch.optim.AdamW
 
     def step(self, ids: Tensor, targets: Tensor) -> Tensor:
@@ -101,13 +128,20 @@ class Trainee:
         return loss.detach()
 
 
+PEERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "nanoGPT's configuration": FusedBlock,
+    "the same, a twin": FusedBlock,
+    "of nn.TransformerEncoderLayer": LayerBlock,
+}
+
+
 def trainees(seed: int = 0) -> list[Trainee]:
-    """Ours, and the peer twice, from the same weights: its twin shows what chance does."""
+    """Ours and the peers, from the same weights; the twin shows what chance does."""
     torch.manual_seed(seed)
     ours = LanguageModel(config()).float()
-    models: dict[str, LanguageModel | FusedModel] = {OURS: ours}
-    for name in ("nanoGPT's configuration", "the same, a twin"):
-        models[name] = peer = FusedModel(config()).float()
+    models: dict[str, LanguageModel | TorchModel] = {OURS: ours}
+    for name, block in PEERS.items():
+        models[name] = peer = TorchModel(config(), block).float()
         copy_weights(ours, peer)
     return [
         Trainee(
@@ -120,29 +154,37 @@ def trainees(seed: int = 0) -> list[Trainee]:
 
 
 @torch.no_grad()
-def copy_weights(ours: LanguageModel, peer: FusedModel) -> None:
+def copy_weights(ours: LanguageModel, peer: TorchModel) -> None:
     """Give the peer our weights."""
-
-    def copy(source: nn.Module, target: nn.Module) -> None:
-        assert isinstance(source, nn.Linear | nn.LayerNorm)
-        assert isinstance(target, type(source))
-        target.weight.copy_(source.weight)
-
     assert isinstance(ours.positions, LearnedPositions)
     peer.tokens.weight.copy_(ours.embedding.weight)
     peer.positions.weight.copy_(ours.positions.table)
+    peer.norm.weight.copy_(ours.final_norm.get_parameter("weight"))
     for own, other in zip(ours.blocks, peer.blocks, strict=True):
         assert isinstance(own, EncoderBlock)
-        assert isinstance(other, FusedBlock)
         attention = own.attention
-        parts = (attention.query.weight, attention.key.weight, attention.value.weight)
-        other.qkv.weight.copy_(torch.cat(parts))
-        other.output.weight.copy_(attention.output.weight)
-        copy(own.attention_residual.norm, other.norm_1)
-        copy(own.feed_forward_residual.norm, other.norm_2)
-        copy(own.feed_forward.inner, other.inner)
-        copy(own.feed_forward.outer, other.outer)
-    copy(ours.final_norm, peer.norm)
+        weights = [
+            torch.cat([attention.query.weight, attention.key.weight, attention.value.weight]),
+            attention.output.weight,
+            own.feed_forward.inner.weight,
+            own.feed_forward.outer.weight,
+            own.attention_residual.norm.get_parameter("weight"),
+            own.feed_forward_residual.norm.get_parameter("weight"),
+        ]
+        for target, weight in zip(_weights(other), weights, strict=True):
+            target.copy_(weight)
+
+
+def _weights(block: nn.Module) -> list[Tensor]:
+    """Q, K and V in one, the output's, the feed-forward network's, the norms'."""
+    if isinstance(block, FusedBlock):
+        parts = [block.qkv, block.output, block.inner, block.outer, block.norm_1, block.norm_2]
+        return [part.weight for part in parts]
+    assert isinstance(block, LayerBlock)
+    layer, attention = block.layer, block.layer.self_attn
+    assert attention.in_proj_weight is not None
+    parts = [attention.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2]
+    return [attention.in_proj_weight, *(part.weight for part in parts)]
 
 
 def batches(n: int = N_BATCHES, seed: int = 1) -> list[tuple[Tensor, Tensor]]:

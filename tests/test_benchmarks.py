@@ -95,14 +95,30 @@ def test_a_race_times_each_call_in_each_round():
 def test_training_starts_from_the_same_loss_and_goes_on_alike():
     participants = training.trainees()
     training.check_equal(participants)
-    ours, peer, _ = participants
+    assert len({sum(p.numel() for p in t.model.parameters()) for t in participants}) == 1
     for batch in training.batches(3):
-        losses = [t.step(*batch).item() for t in (ours, peer)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    with torch.no_grad():
-        next(peer.model.parameters())[0, 0] += 1.0
-    with pytest.raises(ValueError, match="nanoGPT's configuration has a loss of"):
-        training.check_equal(participants)
+        ours, *theirs = (t.step(*batch).item() for t in participants)
+    assert theirs == pytest.approx([ours] * 3, abs=1e-4)
+    for peer in participants[:0:-1]:
+        with torch.no_grad():
+            next(peer.model.parameters())[0, 0] += 1.0
+        with pytest.raises(ValueError, match=f"^{peer.name} has a loss of"):
+            training.check_equal(participants)
+
+
+MACHINE = {"processor": "Intel(R) Xeon(R) Processor", "threads": 1}
+
+
+def test_each_machine_has_a_folder_and_a_name_of_its_own():
+    assert report.folder({"environment": MACHINE}) == report.RESULTS / "intel-xeon"
+    row = {
+        "tokens": 8,
+        "milliseconds": {"plain": [1, 1, 1], "probed": [1, 1, 1]},
+        "cost": [1, 1, 1],
+    }
+    for threads, setting in ((1, "Intel Xeon, 1 thread "), (2, "Intel Xeon, 2 threads ")):
+        result = {"rows": [row], "environment": MACHINE | {"threads": threads}}
+        assert setting in report.probes_text(result)
 
 
 def test_reports_of_a_small_run():
@@ -136,7 +152,7 @@ def test_a_row_of_gradients_by_hand(mode):
     row = backprop.compare(16, mode, seconds=0, rounds=(1, 1))
     assert list(row["speed"]) == ["torch float64", "torch float32"]
     assert row["milliseconds"].keys() == {backprop.NUMPY, *row["speed"]}
-    result = {"rows": [{"d_model": 16, "mode": mode} | row], "environment": {"threads": 1}}
+    result = {"rows": [{"d_model": 16, "mode": mode} | row], "environment": MACHINE}
     assert backprop.NUMPY in report.backprop_text(result)
 
 

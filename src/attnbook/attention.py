@@ -14,9 +14,6 @@ from attnbook.position import ALiBi, Rotary
 
 ProjectionBias = bool | Literal["qkv", "output"]
 
-# Two products are faster from so many logits on; larger blocks are slow to get from the system.
-LOGITS_FROM, LOGITS_AT_ONCE = 2**16, 2**18
-
 
 def attention_logits(
     query: Float[Tensor, "... queries d_head"],
@@ -131,8 +128,8 @@ def scaled_dot_product_attention(
     .. math:: O = A V, \qquad A = \operatorname{softmax}(\text{scale} \cdot Q K^\top + B)
 
     Asked for the weights, it computes them step by step, as written here: that is the definition.
-    Otherwise it takes the faster way: torch's fused kernel or, for many short sequences on several
-    threads of a CPU, two products with a softmax between them. Tests hold the three together.
+    Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
+    together.
 
     The leading dimensions of the three are the same, with one exception: the last of them, the
     heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of
@@ -188,9 +185,6 @@ def scaled_dot_product_attention(
     # The kernel's own causal mask spares half of the work. It is aligned to the start, which is
     # the same for as many queries as keys; and a single query at the end sees everything.
     square = n_queries == n_keys and mask is None and bias is None
-    plain = mask is None and bias is None and dropout == 0 and group == 1
-    if plain and (square or not causal) and _products_are_faster(query, n_keys):
-        return _two_products(query, key, value, causal=causal, scale=scale)
     if causal and not square and (n_queries != 1 or n_keys == 0):
         mask = combine_masks(mask, causal_mask(n_queries, n_keys, device=query.device))
     forbidden: Tensor | None = mask
@@ -208,43 +202,6 @@ def scaled_dot_product_attention(
         scale=scale,
         enable_gqa=group > 1,
     )
-
-
-def _products_are_faster(query: Tensor, n_keys: int) -> bool:
-    """Whether two plain products beat torch's fused kernel, see benchmarks/README.md.
-
-    So it is for many short sequences on several threads of a CPU, between which the kernel divides
-    its work badly; what it spares in memory is little there.
-    """
-    return (
-        query.device.type == "cpu"
-        and query.dtype in (torch.float32, torch.float64)
-        and query.dim() > 2
-        and all(16 <= length <= 128 for length in (query.shape[-2], n_keys))
-        and query.shape[:-1].numel() * n_keys >= LOGITS_FROM
-        and torch.get_num_threads() > 1
-    )
-
-
-def _two_products(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None
-) -> Tensor:
-    """The definition, with scale and causal mask taken into the first product."""
-    n_queries, n_keys, d_head = query.shape[-2], key.shape[-2], query.shape[-1]
-    ahead = query.new_full((n_queries, n_keys), -torch.inf if causal else 0.0).triu_(1)
-    factor = d_head**-0.5 if scale is None else scale
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.baddbmm(ahead, q, k.mT, alpha=factor).softmax(dim=-1) @ v
-
-    heads = [x.flatten(0, -3) for x in (query, key, value)]
-    some = LOGITS_AT_ONCE // (n_queries * n_keys)
-    if len(heads[0]) <= some or torch.is_grad_enabled():  # that keeps all of them anyway
-        output = attend(*heads)
-    else:
-        parts = zip(*(x.split(some) for x in heads), strict=True)
-        output = torch.cat([attend(*part) for part in parts])
-    return output.view(*query.shape[:-1], value.shape[-1])
 
 
 class KeyValueCache:
