@@ -173,7 +173,7 @@ def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
             ratio = result["speed"].get(name)
             cells = [name, _setting(result), f"{result['parameters'][name]:,}", f"{rate:,.0f}"]
             reached = "yes" if ratio and ratio[1] >= TRAINING_GOAL else "no"
-            table.append([*cells, *((_quartiles(ratio), reached) if ratio else ("–", "–"))])
+            table.append([*cells, *((_quartiles(ratio, 3), reached) if ratio else ("–", "–"))])
     return head, table
 
 
@@ -200,7 +200,7 @@ def _probes_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells = [_setting(result), str(row["tokens"])]
             cells += [f"{row['milliseconds'][name][1]:.3g}" for name in ("plain", "probed")]
             reached = "yes" if row["cost"][1] <= PROBES_GOAL else "no"
-            table.append([*cells, _quartiles(row["cost"]), reached])
+            table.append([*cells, _quartiles(row["cost"], 3), reached])
     return head, table
 
 
@@ -222,9 +222,8 @@ def _modes(result: Result) -> list[str]:
 
 
 def _one_per_device(results: list[Result]) -> list[Result]:
-    """Memory does not depend on the threads, or hardly: the run with the fewest."""
-    runs = {(result["device"], _processor(result)): result for result in reversed(results)}
-    return list(runs.values())[::-1]
+    """Memory does not depend on threads or processor, or hardly: the first run."""
+    return list({result["device"]: result for result in reversed(results)}.values())
 
 
 def _machines(results: list[Result]) -> str:
@@ -240,9 +239,9 @@ def _machines(results: list[Result]) -> str:
     return "\n".join(f"- {', '.join(names)}: {where}" for where, names in measured.items())
 
 
-def _quartiles(values: Sequence[float]) -> str:
-    low, middle, high = values
-    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+def _quartiles(values: Sequence[float], digits: int = 2) -> str:
+    low, middle, high = (f"{value:.{digits}f}" for value in values)
+    return f"{middle} ({low}–{high})"
 
 
 def _middle_and_worst(values: Sequence[float]) -> str:
