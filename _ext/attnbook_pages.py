@@ -91,7 +91,8 @@ class ClaimLinks(SphinxTransform):
         if claim is None:
             logger.warning("no claim is labelled %r", label, location=link)
             return
-        # On another text than the committed outputs came from, the prose can't know the numbers.
+        # On another text than the committed outputs came from, or under another arithmetic, the
+        # prose can't know the numbers.
         for quoted in [] if claim["elsewhere"] else _quoted_numbers(link.astext()):
             if not _shows(quoted, claim["numbers"]):
                 logger.warning(

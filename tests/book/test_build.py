@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from attnbook.book import build
+from attnbook.book.arithmetic import arithmetic
 
 ROOT = Path(__file__).parents[2]
 PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -204,6 +205,15 @@ def test_book_executes_nothing_after_chapters(book, rendered, executed):
 def test_chapters_executes_only_what_is_named(book, executed):
     assert build.main(["chapters", "02_two"]) == 0
     assert executed == ["02_two"]
+
+
+def test_chapters_notes_under_which_arithmetic_it_ran(book, executed, monkeypatch):
+    build.main(["chapters"])
+    monkeypatch.setattr(build, "arithmetic", lambda: "another")
+    build.main(["chapters", "02_two"])
+    noted = json.loads(Path("chapters/executed.json").read_text())
+    assert noted == {"01_one": arithmetic(), "02_two": "another"}
+    assert build.code_fingerprint() == (build.CACHE / "code_fingerprint").read_text()
 
 
 @pytest.mark.parametrize("names", [["03_three"], ["01_one", "03_three"]])
@@ -490,6 +500,17 @@ def test_right_book_is_rendered(book, page, capfd):
         "–",
     ]
     assert row.a["href"] == "01_one.html#claim-variance"
+
+
+def test_prose_need_not_know_the_numbers_of_another_arithmetic(book, capfd, monkeypatch):
+    small_book(book, "It is [63.7](#claim-variance).", alt=ALT, code=(CLAIMED, DRAWN))
+    path = Path("chapters/01_one.ipynb")
+    path.write_text(path.read_text().replace("It is [63.7]", "It is [63.8]"))
+    assert build.main(["book"]) == 1
+    monkeypatch.setattr(build, "arithmetic", lambda: "another")
+    assert build.main(["html"]) == 1  # these are the committed numbers, wherever they are shown
+    assert build.main(["book"]) == 0
+    assert "the prose says 63.8" in plain(capfd.readouterr().err)
 
 
 def test_wrong_book_is_not_rendered(book, capfd):

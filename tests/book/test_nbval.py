@@ -12,6 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from attnbook.book import build
+from attnbook.book.arithmetic import arithmetic
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,9 +51,19 @@ ELSEWHERE: Cells = {
     "other digits in another claim": (CLAIMED, ("measured 123 ", "measured 124 "), False),
     "changed text": (PRINTED, ("three 3", "three 4"), False),
 }
+OTHERWISE: Cells = {
+    "imports": (IMPORTS, UNTOUCHED, True),
+    "other digits in a claim": (CLAIMED, ("measured 123 ", "measured 124.5 ± 2 "), True),
+    "another statement": (CLAIMED, ("It is long", "It is short"), False),
+    "other digits in text": (PRINTED, ("three 3", "three   —"), True),
+    "other words in text": (PRINTED, ("three 3", "four 3"), False),
+    "error": ("1 / 0", UNTOUCHED, False),
+}
 
 
-def compare(cells: Cells, folder: Path, *, text: str | None = None) -> dict[str, bool]:
+def compare(
+    cells: Cells, folder: Path, *, text: str | None = None, under: str | None = None
+) -> dict[str, bool]:
     """Execute a chapter, edit its outputs, and run nbval on it as `make test` does: what passes?"""
     path = folder / "chapters" / "chapter.ipynb"
     path.parent.mkdir()
@@ -69,6 +80,8 @@ def compare(cells: Cells, folder: Path, *, text: str | None = None) -> dict[str,
         if name == "stripped":
             cell.execution_count, cell.outputs = None, []
     nbformat.write(notebook, path)
+    executed = {"chapter": under or arithmetic()}
+    (path.parent / "executed.json").write_text(json.dumps(executed))
 
     shutil.copy(ROOT / "chapters/conftest.py", path.parent)
     (folder / "tests").mkdir()
@@ -92,6 +105,11 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     return compare(ELSEWHERE, tmp_path_factory.mktemp("elsewhere"), text="0123456789ab")
 
 
+@pytest.fixture(scope="module")
+def otherwise(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
+    return compare(OTHERWISE, tmp_path_factory.mktemp("otherwise"), under="0123456789ab")
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_only_untouched_outputs_and_drawings_pass(name, here):
     assert here[name] == HERE[name][-1]
@@ -100,3 +118,8 @@ def test_only_untouched_outputs_and_drawings_pass(name, here):
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_on_another_text_only_the_digits_measured_on_it_may_differ(name, elsewhere):
     assert elsewhere[name] == ELSEWHERE[name][-1]
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_under_another_arithmetic_only_digits_may_differ(name, otherwise):
+    assert otherwise[name] == OTHERWISE[name][-1]

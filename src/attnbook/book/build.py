@@ -27,6 +27,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from attnbook.book.arithmetic import EXECUTED, arithmetic
 from attnbook.book.claims import METADATA_KEY
 
 BUILD = Path("_build")
@@ -69,7 +70,7 @@ def _files(node: object) -> Iterator[str]:
 def code_fingerprint() -> str:
     """Hash of what a chapter's outputs hang on besides its own cells."""
     digest = hashlib.sha256(sys.version.encode())
-    read = [path for path in sorted(Path("chapters").glob("*.json")) if path != HELD]
+    read = sorted(set(Path("chapters").glob("*.json")) - {HELD, EXECUTED})
     for path in [*sorted(Path("src").rglob("*.py")), *sorted(Path().glob("*.txt")), *read]:
         digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -211,20 +212,36 @@ def write_chapters(only: list[str]) -> None:
     cache = open_cache()
     for path, _, notebook, seconds in execute_all([(path, None) for path in choose(only)]):
         write_whole(path, nbformat.writes(notebook) + "\n")
+        write_whole(EXECUTED, _json(executed_under() | {path.stem: arithmetic()}))
         keep(cache, path, notebook, seconds)
+
+
+def executed_under() -> dict[str, str]:
+    """The arithmetic of each chapter's committed outputs."""
+    known: dict[str, str] = {}
+    if EXECUTED.exists():
+        known = json.loads(EXECUTED.read_text(encoding="utf-8"))
+    return known
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
     """Build the HTML, warnings as errors, from executed notebooks."""
     ledger = {path.with_suffix("").as_posix(): claims_of(nb) for path, nb in notebooks.items()}
     held = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
+    here, committed_under = arithmetic(), executed_under()
     for path, notebook in notebooks.items():
+        otherwise = execution != "off" and committed_under.get(path.stem) != here
         committed = {each["label"]: each for each in claims_of(nbformat.read(path, as_version=4))}
         tried = held.get(path.stem, {})
         fresh = tried.get("code") == cells_fingerprint(notebook)
         for each in ledger[path.with_suffix("").as_posix()]:
             known = committed.get(each["label"])
-            each["elsewhere"] = known is not None and known["text"] != each["text"]
+            other_text = known is not None and known["text"] != each["text"]
+            each["elsewhere"] = other_text or otherwise
             each["other_seeds"] = (
                 f"{tried['held'].get(each['label'], 0)} of {tried['seeds']}" if fresh else "–"
             )
@@ -329,7 +346,7 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
         counts = {label: held.get((where, label), 0) for where, label in labels if where == path}
         code = cells_fingerprint(notebook)
         noted[path.stem] = {"code": code, "seeds": n_seeds, "held": counts}
-    write_whole(HELD, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    write_whole(HELD, _json(noted))
     failed = sum(held.get(key, 0) < n_seeds for key in labels)
     print(f"\n{len(labels) - failed} of {len(labels)} claims held for every seed")
     if errors or failed:
