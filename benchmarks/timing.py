@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attnbook.book.arithmetic import processor
+
 Call = Callable[[], object]
 Times = dict[str, NDArray[np.float64]]
 Quartiles = tuple[float, float, float]
@@ -96,13 +98,14 @@ def environment(threads: int, device: str = "cpu") -> dict[str, object]:
     """Machine and versions, for the results' file. Nothing that names the machine."""
     packages = ("torch", "transformers", "x-transformers", "numpy")
     if device == "cpu":
-        processor, capability = _processor(), torch.backends.cpu.get_cpu_capability()
+        name = processor().get("model name", platform.machine())
+        capability = torch.backends.cpu.get_cpu_capability()
     else:
-        processor = torch.cuda.get_device_name(device)
+        name = torch.cuda.get_device_name(device)
         capability = "compute capability {}.{}".format(*torch.cuda.get_device_capability(device))
     return {
         "date": date.today().isoformat(),
-        "processor": processor,
+        "processor": name,
         "capability": capability,
         "cores": os.cpu_count(),
         "threads": threads,
@@ -131,16 +134,6 @@ def _sample(call: Call, repeats: int, device: str) -> float:
 def _wait(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize(device)
-
-
-def _processor() -> str:
-    """The processor's model, where Linux says it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 def _core_time() -> tuple[int, int] | None:
