@@ -94,7 +94,7 @@ def test_blocks_are_as_configured() -> None:
         assert block.attention_residual.place == "pre"
         assert block.attention.n_heads == block.attention.n_kv_heads == 3
         assert block.feed_forward.inner.out_features == 20
-        assert block.feed_forward_residual.dropout.p == block.attention.dropout == 0.25
+        assert block.feed_forward_residual.dropout == block.attention.dropout == 0.25
 
 
 @pytest.mark.parametrize("model_class", [Encoder, LanguageModel])

@@ -368,6 +368,7 @@ class MultiHeadAttention(nn.Module):
             )
         if isinstance(position, Rotary) and d_head % 2:
             raise ValueError(f"rotary positions turn pairs: d_head must be even, got {d_head}")
+        self.d_model, self.d_memory = d_model, d_memory
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.dropout = dropout
         self.position = position
@@ -443,19 +444,17 @@ class MultiHeadAttention(nn.Module):
                 another batch, of other sizes or of another memory; positions meet a memory; or
                 causal ALiBi is used without ``causal``.
         """
-        self._check_tokens("x", x, self.query.in_features)
+        self._check_tokens("x", x, self.d_model)
         if memory is not None:
-            self._check_tokens("memory", memory, self.key.in_features)
+            self._check_tokens("memory", memory, self.d_memory)
             if len(memory) != len(x):
                 raise ValueError(f"x has a batch of {len(x)} but memory of {len(memory)}")
             if self.position is not None:
                 raise ValueError(
                     f"{self.position} compares positions within one sequence: no memory is possible"
                 )
-        elif self.key.in_features != self.query.in_features:
-            raise ValueError(
-                f"a memory of width {self.key.in_features} is needed, x has {x.shape[-1]}"
-            )
+        elif self.d_memory != self.d_model:
+            raise ValueError(f"a memory of width {self.d_memory} is needed, x has {x.shape[-1]}")
         q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
         if memory is None:
             k, v = self._keys_and_values(x)
@@ -528,9 +527,11 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"{name} must have shape (batch, tokens, {width}), got {tuple(tokens.shape)}"
             )
-        _check_types(**{name: tokens})
         held = self.query.weight.dtype
-        if tokens.dtype != held and not torch.is_autocast_enabled(tokens.device.type):
+        if tokens.dtype == held:
+            return
+        _check_types(**{name: tokens})
+        if not torch.is_autocast_enabled(tokens.device.type):
             raise TypeError(f"{name} is {tokens.dtype} but the weights are {held}")
 
 

@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         for linear in (self.inner, self.outer):
             draw_(linear.weight, "glorot", fan_in=linear.in_features, fan_out=linear.out_features)
             if linear.bias is not None:
@@ -77,7 +77,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Apply the network to each token alone."""
-        output: Tensor = self.outer(self.dropout(ACTIVATIONS[self.activation](self.inner(x))))
+        inner = ACTIVATIONS[self.activation](self.inner(x))
+        output: Tensor = self.outer(F.dropout(inner, self.dropout, self.training))
         return output
 
 
@@ -123,7 +124,7 @@ class Residual(nn.Module):
         self.place = norm
         self.scale = scale
         self.norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model, eps=eps, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
 
     def forward(
         self,
@@ -132,9 +133,9 @@ class Residual(nn.Module):
     ) -> Float[Tensor, "batch tokens d_model"]:
         """The stream after ``sublayer``."""
         if self.place == "pre":
-            added: Tensor = x + self.dropout(sublayer(self.norm(x)))
-            return added
-        normed: Tensor = self.norm(torch.add(self.dropout(sublayer(x)), x, alpha=self.scale))
+            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
+        added = F.dropout(sublayer(x), self.dropout, self.training)
+        normed: Tensor = self.norm(torch.add(added, x, alpha=self.scale))
         return normed
 
 

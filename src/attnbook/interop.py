@@ -202,7 +202,7 @@ def to_torch(
     bare = not any(key.endswith("bias") for key in ours.state_dict())
     _check_block(ours, name, norms=("pre", "post"), activations=("relu", "gelu"), bare=bare)
     theirs = layer(
-        ours.attention.query.in_features,
+        ours.attention.d_model,
         ours.attention.n_heads,
         ours.feed_forward.inner.out_features,
         activation=ours.feed_forward.activation,
@@ -238,12 +238,12 @@ def _from_torch_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
 def _to_torch_attention(ours: MultiHeadAttention, peer: _Peer) -> nn.MultiheadAttention:
     state = _state(ours, peer)
     theirs = nn.MultiheadAttention(
-        ours.query.in_features,
+        ours.d_model,
         ours.n_heads,
         dropout=ours.dropout,
         bias="query.bias" in state,
-        kdim=ours.key.in_features,
-        vdim=ours.key.in_features,
+        kdim=ours.d_memory,
+        vdim=ours.d_memory,
         batch_first=True,
         device=torch.device("meta"),
     )
@@ -531,7 +531,7 @@ def to_gpt2(ours: MultiHeadAttention, *, cross_attention: bool = False) -> State
     state = _to_packed(_state(ours, _Peer("GPT2Attention")))
     for kind in ("weight", "bias"):
         if cross_attention:
-            name, d_model = f"c_attn.{kind}", ours.query.in_features
+            name, d_model = f"c_attn.{kind}", ours.d_model
             state[f"q_attn.{kind}"], state[name] = state[name].split([d_model, 2 * d_model])
     return _transposed(state)
 
@@ -942,13 +942,13 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
         ValueError: if ``peer`` lacks one of our options.
     """
     _check_ours(ours, MultiHeadAttention)
-    d_model, d_head = ours.query.in_features, ours.query.out_features // ours.n_heads
+    d_model, d_head = ours.d_model, ours.query.out_features // ours.n_heads
     bias = _BIAS[ours.query.bias is not None, ours.output.bias is not None]
     options: dict[str, tuple[object, object]] = {
         "n_kv_heads": (ours.n_kv_heads, ours.n_heads),
         "d_head": (d_head, Fraction(d_model, ours.n_heads)),
         "d_value": (ours.value.out_features // ours.n_kv_heads, d_head),
-        "d_memory": (ours.key.in_features, d_model),
+        "d_memory": (ours.d_memory, d_model),
         "position": (ours.position, None),
     }
     if peer.bias == "never" or (peer.bias == "all or none" and isinstance(bias, str)):
@@ -1001,14 +1001,18 @@ def _assembled(
 ) -> M:
     """``target`` filled part by part from ``source``: attentions converted, the others copied."""
     for name, origin in parts.items():
-        part, mine = source.get_submodule(origin), target.get_submodule(name)
+        part, mine = attrgetter(origin)(source), attrgetter(name)(target)
         if isinstance(mine, MultiHeadAttention | nn.MultiheadAttention):
             setattr(target, name, convert(part))
-            continue
-        mine.load_state_dict(_copies(part), assign=True)
-        for setting in ("eps", "p"):  # of a LayerNorm, of a Dropout
-            if hasattr(mine, setting):
-                setattr(mine, setting, getattr(part, setting))
+        elif isinstance(mine, nn.Dropout):  # theirs is a module, ours a number
+            mine.p = part
+        elif isinstance(mine, float):
+            owner, _, attribute = name.rpartition(".")
+            setattr(target.get_submodule(owner), attribute, part.p)
+        else:
+            mine.load_state_dict(_copies(part), assign=True)
+            if isinstance(mine, nn.LayerNorm):
+                mine.eps = part.eps
     return target.train(source.training)
 
 

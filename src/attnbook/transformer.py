@@ -295,7 +295,7 @@ class Encoder(Model):
             config.vocab_size, config.d_model, scaled=config.scaled, init=config.embedding_init
         )
         self.positions = config.positions()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         alpha, _ = deepnorm_constants(config.n_layers)
         self.blocks = nn.ModuleList(
             EncoderBlock(**config.block(causal=self.causal, residual_scale=alpha))
@@ -324,7 +324,8 @@ class Encoder(Model):
     ) -> Float[Tensor, "batch tokens d_model"]:
         """What the first block gets: embedding plus position, from position ``offset`` on."""
         _check_length(offset + ids.shape[-1], self.config.max_tokens)
-        return _embed(self.embedding, self.positions, self.dropout, ids, offset)
+        x = _embed(self.embedding, self.positions, ids, offset)
+        return F.dropout(x, self.dropout, self.training)
 
     def loss(
         self,
@@ -498,7 +499,7 @@ class Transformer(Model):
         self.target_embedding = embedding(target_vocab) if config.target_vocab_size else None
         self.positions = config.positions()
         self.target_positions = config.positions()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         (encoder_alpha, _), (decoder_alpha, _) = deepnorm_pair(config.n_layers, n_decoder)
         self.encoder_blocks = nn.ModuleList(
             EncoderBlock(**config.block(causal=False, residual_scale=encoder_alpha))
@@ -535,7 +536,8 @@ class Transformer(Model):
     ) -> Float[Tensor, "batch source d_model"]:
         """The memory: the encoder's output for each source token."""
         _check_length(source.shape[-1], self.config.max_tokens)
-        x = _embed(self.embedding, self.positions, self.dropout, source, 0)
+        x = _embed(self.embedding, self.positions, source, 0)
+        x = F.dropout(x, self.dropout, self.training)
         for block in self.encoder_blocks:
             x = block(x, self._padding(source))
         memory: Tensor = self.encoder_norm(x)
@@ -565,7 +567,8 @@ class Transformer(Model):
         offset = 0 if cache is None else len(cache[0])
         _check_length(offset + target.shape[-1], self.config.max_tokens)
         embedding = self.embedding if self.target_embedding is None else self.target_embedding
-        x = _embed(embedding, self.target_positions, self.dropout, target, offset)
+        x = _embed(embedding, self.target_positions, target, offset)
+        x = F.dropout(x, self.dropout, self.training)
         for i, block in enumerate(self.decoder_blocks):
             # Padding in the target comes last, so the causal mask already hides it.
             own = None if cache is None else cache[i]
@@ -678,17 +681,15 @@ def deepnorm_pair(
 def _embed(
     embedding: TokenEmbedding,
     positions: SinusoidalPositions | LearnedPositions | None,
-    dropout: nn.Dropout,
     ids: Integer[Tensor, "batch tokens"],
     offset: int,
 ) -> Float[Tensor, "batch tokens d_model"]:
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
-    x = embedding(ids)
+    x: Tensor = embedding(ids)
     if positions is not None:
         x = x + positions(ids.shape[-1], offset=offset)
-    dropped: Tensor = dropout(x)
-    return dropped
+    return x
 
 
 def _output_layer(d_model: int, vocab_size: int) -> nn.Linear:

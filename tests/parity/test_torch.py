@@ -204,9 +204,9 @@ def test_each_dropout_and_each_eps_goes_with_its_part() -> None:
         getattr(theirs, name).eps = 10.0 ** -(i + 2)
     ours = from_torch(theirs)
     assert (ours.attention.dropout, ours.cross_attention.dropout) == (0.1, 0.15)
-    assert ours.feed_forward.dropout.p == 0.2
+    assert ours.feed_forward.dropout == 0.2
     residuals = ours.attention_residual, ours.cross_attention_residual, ours.feed_forward_residual
-    assert [r.dropout.p for r in residuals] == pytest.approx([0.3, 0.4, 0.5])
+    assert [r.dropout for r in residuals] == pytest.approx([0.3, 0.4, 0.5])
     assert [r.norm.eps for r in residuals] == [1e-2, 1e-3, 1e-4]
     assert str(to_torch(ours)) == str(theirs)
     assert to_torch(ours).multihead_attn.dropout == 0.15
