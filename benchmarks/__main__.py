@@ -13,7 +13,8 @@ from benchmarks import report
 from benchmarks.timing import busy_share
 
 QUICK_RESULTS = Path("_build", "benchmarks")
-# NumPy's arrays otherwise go back to the system and come again, page by page, at each step.
+# Memory otherwise goes back to the system and comes again, page by page: NumPy's at each step, that
+# of models which take turns now and then. Alone, no step of theirs waits for a page.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
 MUCH = 0.1
 """Others take so large a share of the cores: the numbers would be theirs."""
@@ -37,7 +38,7 @@ def main() -> None:
         command += ["--quick", "--to", str(QUICK_RESULTS)] if chosen.quick else []
         pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         settings = dict.fromkeys(pools, str(threads))
-        settings |= KEEP_FREED_MEMORY if module == "backprop" else {}
+        settings |= KEEP_FREED_MEMORY if module in ("backprop", "training") else {}
         subprocess.run(command, env=os.environ | settings, check=True)
     if not chosen.quick:
         report.rewrite_readme(report.markdown(report.load(report.RESULTS)))

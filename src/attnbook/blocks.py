@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Apply the network to each token alone."""
         inner = ACTIVATIONS[self.activation](self.inner(x))
-        output: Tensor = self.outer(F.dropout(inner, self.dropout, self.training))
+        output: Tensor = self.outer(torch.dropout(inner, self.dropout, self.training))
         return output
 
 
@@ -133,8 +133,8 @@ class Residual(nn.Module):
     ) -> Float[Tensor, "batch tokens d_model"]:
         """The stream after ``sublayer``."""
         if self.place == "pre":
-            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
-        added = F.dropout(sublayer(x), self.dropout, self.training)
+            return x + torch.dropout(sublayer(self.norm(x)), self.dropout, self.training)
+        added = torch.dropout(sublayer(x), self.dropout, self.training)
         normed: Tensor = self.norm(torch.add(added, x, alpha=self.scale))
         return normed
 

@@ -325,7 +325,7 @@ class Encoder(Model):
         """What the first block gets: embedding plus position, from position ``offset`` on."""
         _check_length(offset + ids.shape[-1], self.config.max_tokens)
         x = _embed(self.embedding, self.positions, ids, offset)
-        return F.dropout(x, self.dropout, self.training)
+        return torch.dropout(x, self.dropout, self.training)
 
     def loss(
         self,
@@ -537,7 +537,7 @@ class Transformer(Model):
         """The memory: the encoder's output for each source token."""
         _check_length(source.shape[-1], self.config.max_tokens)
         x = _embed(self.embedding, self.positions, source, 0)
-        x = F.dropout(x, self.dropout, self.training)
+        x = torch.dropout(x, self.dropout, self.training)
         for block in self.encoder_blocks:
             x = block(x, self._padding(source))
         memory: Tensor = self.encoder_norm(x)
@@ -568,7 +568,7 @@ class Transformer(Model):
         _check_length(offset + target.shape[-1], self.config.max_tokens)
         embedding = self.embedding if self.target_embedding is None else self.target_embedding
         x = _embed(embedding, self.target_positions, target, offset)
-        x = F.dropout(x, self.dropout, self.training)
+        x = torch.dropout(x, self.dropout, self.training)
         for i, block in enumerate(self.decoder_blocks):
             # Padding in the target comes last, so the causal mask already hides it.
             own = None if cache is None else cache[i]
