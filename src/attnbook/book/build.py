@@ -233,15 +233,17 @@ def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
     ledger = {path.with_suffix("").as_posix(): claims_of(nb) for path, nb in notebooks.items()}
     held = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
     here, committed_under = arithmetic(), executed_under()
+    others = {path for path in notebooks if committed_under.get(path.stem) != here}
+    if execution == "off":  # these are the committed numbers, wherever they are shown
+        others = set()
     for path, notebook in notebooks.items():
-        otherwise = execution != "off" and committed_under.get(path.stem) != here
         committed = {each["label"]: each for each in claims_of(nbformat.read(path, as_version=4))}
         tried = held.get(path.stem, {})
         fresh = tried.get("code") == cells_fingerprint(notebook)
         for each in ledger[path.with_suffix("").as_posix()]:
             known = committed.get(each["label"])
             other_text = known is not None and known["text"] != each["text"]
-            each["elsewhere"] = other_text or otherwise
+            each["elsewhere"] = other_text or path in others
             each["other_seeds"] = (
                 f"{tried['held'].get(each['label'], 0)} of {tried['seeds']}" if fresh else "–"
             )
@@ -285,6 +287,11 @@ def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
     if subprocess.run(command, check=False).returncode:
         raise BuildError("the book was not built: see the warnings above")
     write_whole(stamp, state.hexdigest())
+    if others:
+        print(
+            "This processor rounds otherwise than the one whose numbers the text quotes: a few of "
+            "them may differ from what the claims show"
+        )
     print(f"The book is at {(BUILD / 'html' / 'index.html').resolve()}")
 
 
