@@ -126,6 +126,12 @@ def test_block_drops_out_in_training_only(norm: NormPlace) -> None:
     assert torch.equal(block(x), block(x))
 
 
+def test_print_shows_what_no_part_shows() -> None:
+    shown = str(EncoderBlock(12, 3, 20, norm="pre", activation="gelu", dropout=0.25))
+    assert "activation='gelu', dropout=0.25" in shown
+    assert shown.count("'pre', scale=1, dropout=0.25") == 2
+
+
 # Which dropout does what: each acts alone, the others are switched off.
 DROPOUTS = ["attention", "feed_forward", "attention_residual", "feed_forward_residual"]
 

@@ -427,14 +427,22 @@ def test_positions_of_two_sequences_do_not_compare(position: Rotary | ALiBi) -> 
 
 def test_sizes_are_those_of_the_table() -> None:
     module = MultiHeadAttention(10, 6, n_kv_heads=3, d_head=4, d_value=5, d_memory=7)
+    assert (module.d_model, module.d_memory) == (10, 7)
     assert (module.n_heads, module.n_kv_heads, module.dropout) == (6, 3, 0.0)
     assert module.position is None
     expected = {"query": (24, 10), "key": (12, 7), "value": (15, 7), "output": (10, 30)}
     assert {n: getattr(module, n).weight.shape for n in LINEARS} == expected
 
 
+def test_print_shows_what_no_part_shows() -> None:
+    module = MultiHeadAttention(12, 4, n_kv_heads=2, dropout=0.1, position=ALiBi())
+    shown = "n_heads=4, n_kv_heads=2, dropout=0.1, position=ALiBi(bidirectional=False)"
+    assert str(module).splitlines()[1].strip() == shown
+
+
 def test_sizes_left_out_follow_from_the_others() -> None:
     module = MultiHeadAttention(12, 4)
+    assert module.d_memory == 12
     assert (module.n_heads, module.n_kv_heads) == (4, 4)
     assert all(getattr(module, n).weight.shape == (12, 12) for n in LINEARS)
     module = MultiHeadAttention(12, 4, d_head=5)

@@ -538,6 +538,21 @@ def test_encoder_decoder_is_its_parts_one_after_the_other(
     assert (len(model.encoder_blocks), len(model.decoder_blocks)) == (2, 1)
 
 
+def test_dropout_also_acts_on_both_inputs_and_in_training_only() -> None:
+    model, source = pair(dropout=0.5), torch.randint(1, 7, (2, 5))
+    target, memory = torch.randint(1, 7, (2, 4)), torch.randn(2, 5, PAIR.d_model)
+    for part in (*model.encoder_blocks.modules(), *model.decoder_blocks.modules()):
+        if hasattr(part, "dropout"):
+            part.dropout = 0.0
+    assert not torch.equal(model.encode(source), model.encode(source))
+    decoded = (model.decode(target, memory, source) for _ in range(2))
+    assert not torch.equal(*decoded)
+    model.eval()
+    assert torch.equal(model.encode(source), model.encode(source))
+    decoded = (model.decode(target, memory, source) for _ in range(2))
+    assert torch.equal(*decoded)
+
+
 def test_source_and_target_do_not_share_learned_positions() -> None:
     model = pair(position="learned")
     assert model.positions is not model.target_positions

@@ -494,6 +494,11 @@ class MultiHeadAttention(nn.Module):
             cache.keep(k, v, memory)
         return output if weights is None else (output, weights)
 
+    def extra_repr(self) -> str:
+        """What no part shows, for ``print(module)``."""
+        heads = f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}"
+        return f"{heads}, dropout={self.dropout:g}, position={self.position}"
+
     def _keys_and_values(
         self, tokens: Float[Tensor, "batch keys d_memory"]
     ) -> tuple[

@@ -81,6 +81,10 @@ class FeedForward(nn.Module):
         output: Tensor = self.outer(torch.dropout(inner, self.dropout, self.training))
         return output
 
+    def extra_repr(self) -> str:
+        """What no part shows, for ``print(module)``."""
+        return f"activation={self.activation!r}, dropout={self.dropout:g}"
+
 
 class Residual(nn.Module):
     r"""Adds what a sublayer makes of the stream to the stream, and norms one or the other.
@@ -137,6 +141,10 @@ class Residual(nn.Module):
         added = torch.dropout(sublayer(x), self.dropout, self.training)
         normed: Tensor = self.norm(torch.add(added, x, alpha=self.scale))
         return normed
+
+    def extra_repr(self) -> str:
+        """What no part shows, for ``print(module)``."""
+        return f"{self.place!r}, scale={self.scale:g}, dropout={self.dropout:g}"
 
 
 class EncoderBlock(nn.Module):

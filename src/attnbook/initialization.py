@@ -287,7 +287,7 @@ def _matrices(
             linears = {"query": module.query, "key": module.key, "value": module.value}
             fused = sum(linear.out_features for linear in linears.values())
             linears["output"] = module.output
-            d_model = module.query.in_features
+            d_model = module.d_model
         elif isinstance(module, FeedForward):
             linears = {"inner": module.inner, "outer": module.outer}
             d_model = module.inner.in_features
