@@ -136,9 +136,10 @@ class Residual(nn.Module):
         sublayer: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "batch tokens d_model"]:
         """The stream after ``sublayer``."""
+        added = sublayer(self.norm(x) if self.place == "pre" else x)
+        added = torch.dropout(added, self.dropout, self.training)
         if self.place == "pre":
-            return x + torch.dropout(sublayer(self.norm(x)), self.dropout, self.training)
-        added = torch.dropout(sublayer(x), self.dropout, self.training)
+            return x + added
         normed: Tensor = self.norm(torch.add(added, x, alpha=self.scale))
         return normed
 
