@@ -103,6 +103,8 @@ class Call:
         """The mask in full, by definition."""
         queries, keys = self.query.shape[-2], self.key.shape[-2]
         allowed = torch.ones(*self.query.shape[:-1], keys, dtype=torch.bool)
+        if self.bias is not None:
+            allowed = allowed & (self.bias != -math.inf)
         if self.mask is not None:
             allowed = allowed & self.mask
         if self.causal:
@@ -128,6 +130,7 @@ def calls(draw: st.DrawFn, *, causal: bool | None = None) -> Call:
         mask = torch.rand(broadcastable(draw, full)) < draw(st.sampled_from([0.0, 0.3, 0.7]))
     if draw(st.booleans()):
         bias = torch.randn(broadcastable(draw, full))
+        bias[torch.rand(bias.shape) < draw(st.sampled_from([0.0, 0.3]))] = -math.inf
     return Call(
         torch.randn(*heads, queries, d_head),
         torch.randn(*leading, keys, d_head),
@@ -135,7 +138,7 @@ def calls(draw: st.DrawFn, *, causal: bool | None = None) -> Call:
         mask,
         bias,
         causal,
-        draw(st.sampled_from([None, 0.3])),
+        draw(st.sampled_from([None, 0.3, 0.0, -0.3])),
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbook import (
     attention_logits,
@@ -317,7 +318,55 @@ def test_keys_that_nobody_sees_may_hold_anything_finite(path: str) -> None:
     assert torch.equal(attend(path, query, other_key, other_value, mask), before)
 
 
+@pytest.mark.parametrize("held", [-math.inf, math.inf, math.nan])
+def test_rows_that_attend_to_nothing_may_hold_any_logits(held: float) -> None:
+    logits = torch.full((2, 3), held, requires_grad=True)
+    mask = torch.tensor([[False, False, False], [False, True, False]])
+    weights = attention_weights(torch.where(mask, 0.0, logits), mask)
+    assert weights.tolist() == [[0, 0, 0], [0, 1, 0]]
+    weights.sum().backward()
+    assert not logits.grad.any()
+
+
+@on_both_paths
+@in_every_dtype
+def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> None:
+    tensors = torch.randn(3, 1, 2, 4, 8, dtype=dtype).requires_grad_()
+    bias = torch.zeros(4, 4, dtype=dtype)
+    bias[1], bias[:, 2] = -math.inf, -math.inf
+    output = attend(path, *tensors, bias=bias)
+    assert_near(output, attend(path, *tensors, bias == 0), 1e-12)
+    gradient = torch.autograd.grad(output.sum(), tensors)[0]
+    assert not output[..., 1, :].any()
+    assert gradient.isfinite().all()
+    assert not gradient[1:, ..., 2, :].any()
+
+
+@pytest.mark.parametrize("heads", [(0, 2), (2, 0)])
+@on_both_paths
+def test_no_heads_on_one_side(path: str, heads: tuple[int, int]) -> None:
+    query, key = (torch.zeros(1, n, 3, 4) for n in heads)
+    message = f"query has leading dimensions {(1, heads[0])} but key has {(1, heads[1])}"
+    with refused(ValueError, f"{message}: the heads of key must divide those of query"):
+        attend(path, query, key, key)
+
+
+def test_a_bias_for_each_head_is_left_to_the_fused_kernel() -> None:
+    tensors, bias = torch.randn(3, 1, 2, 4, 8), torch.randn(2, 4, 4)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # another would have to refuse
+        output = attend("fused", *tensors, bias=bias)
+    assert_near(output, attend("explicit", *tensors, bias=bias))
+
+
 # Precision and dropout
+
+
+@on_both_paths
+def test_what_overflows_before_it_is_scaled_does_not(path: str) -> None:
+    query = torch.full((1, 1, 3, 64), 40.0, dtype=torch.float16)  # products of 102,400
+    value = torch.randn(1, 1, 3, 64, dtype=torch.float16)
+    mean = value.float().mean(dim=-2, keepdim=True).expand(1, 1, 3, 64)
+    assert_near(attend(path, query, query, value).float(), mean, 1e-2)
 
 
 @given(calls())
@@ -448,15 +497,29 @@ class TestBadInput:
             f"of shape {shape} does not broadcast to the logits' shape "
             "(…, queries, keys) = (2, 5, 7)"
         )
-        hint = "; one for each sequence is {}[:, None]" if len(shape) == 3 else ""
         tensors, mask = zeros((2, 5, 4), (2, 7, 4), (2, 7, 4)), torch.ones(shape).bool()
-        with refused(ValueError, f"mask {message}{hint.format('mask')}"):
+        with refused(ValueError, f"mask {message}"):
             attention_weights(torch.zeros(2, 5, 7), mask)
         for path in ("fused", "explicit"):
-            with refused(ValueError, f"mask {message}{hint.format('mask')}"):
+            with refused(ValueError, f"mask {message}"):
                 attend(path, *tensors, mask)
-            with refused(ValueError, f"bias {message}{hint.format('bias')}"):
+            with refused(ValueError, f"bias {message}"):
                 attend(path, *tensors, bias=torch.ones(shape))
+
+    @pytest.mark.parametrize(
+        ("shape", "helps"), [((3, 5, 7), True), ((3, 1, 7), True), ((4, 5, 7), False)]
+    )
+    def test_one_mask_for_each_sequence(self, shape: tuple[int, ...], helps: bool) -> None:
+        message = (
+            f"of shape {shape} does not broadcast to the logits' shape "
+            "(…, queries, keys) = (3, 2, 5, 7)"
+        )
+        hint = "; one for each sequence is {}[:, None]" if helps else ""
+        tensors = zeros((3, 2, 5, 4), (3, 2, 7, 4), (3, 2, 7, 4))
+        with refused(ValueError, f"mask {message}{hint.format('mask')}"):
+            attend("fused", *tensors, torch.ones(shape).bool())
+        with refused(ValueError, f"bias {message}{hint.format('bias')}"):
+            attend("explicit", *tensors, bias=torch.ones(shape))
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.uint8])
     def test_mask_is_not_boolean(self, dtype: torch.dtype) -> None:

@@ -232,13 +232,36 @@ def test_cache_holds_another_memory() -> None:
     memory = torch.randn(1, 4, 8)
     module(x, memory, cache=cache)
     message = "the cache holds keys and values of something else than this tensor"
-    for other in (memory.clone(), torch.randn(1, 2, 8)):
+    for other in (memory + 1, torch.randn(1, 2, 8)):
         with refused(ValueError, message):
             module(x, other, cache=cache)
     with refused(ValueError, "the cache holds a memory's keys: self-attention needs its own"):
         module(x, cache=cache)
     assert len(cache) == 4
-    module(x, memory, cache=cache)
+    assert torch.equal(module(x, memory.clone(), cache=cache), module(x, memory, cache=cache))
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [({"n_kv_heads": 2}, (2, 2, 2)), ({"d_value": 3}, (4, 2, 3)), ({"d_head": 1}, (4, 1, 1))],
+)
+def test_cache_of_a_memory_is_of_other_sizes(
+    options: dict[str, int], own: tuple[int, int, int]
+) -> None:
+    cache, x, memory = KeyValueCache(), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
+    MultiHeadAttention(8, 4)(x, memory, cache=cache)
+    message = f"the cache holds (heads, d_head, d_value) = (4, 2, 2), this attention has {own}"
+    with refused(ValueError, message):
+        MultiHeadAttention(8, 4, **options)(x, memory, cache=cache)
+
+
+def test_cache_is_of_another_type() -> None:
+    module, cache, x = MultiHeadAttention(8, 2).float(), KeyValueCache(), torch.randn(1, 3, 8)
+    module(x.float(), causal=True, cache=cache)
+    message = "the cache holds keys of torch.float32, the new are torch.bfloat16"
+    with refused(TypeError, message), torch.autocast("cpu", dtype=torch.bfloat16):
+        module(x.float(), causal=True, cache=cache)
+    assert len(cache) == 3
 
 
 def test_cache_holds_the_tokens_themselves() -> None:

@@ -1,6 +1,8 @@
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,58 @@ def test_interrupted_save_leaves_the_good_file(
         LanguageModel(CONFIG).save(tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_saves_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
+    models = [LanguageModel(CONFIG), LanguageModel(CONFIG)]
+    started = threading.Barrier(2)
+
+    def save(model: LanguageModel) -> None:
+        started.wait()
+        for _ in range(20):
+            model.save(tmp_path / "m")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, models))  # an error in a thread comes back here
+    kept = LanguageModel.load(tmp_path / "m").state_dict()
+    assert any(
+        all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
+        for model in models
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(tmp_path / "m")
+    LanguageModel(CONFIG).save(tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    LanguageModel.load(tmp_path / "m")
+
+
+def test_long_names_do_no_harm(tmp_path: Path) -> None:
+    LanguageModel(CONFIG).save(tmp_path / ("m" * 250))
+
+
+def test_every_weight_keeps_its_type(tmp_path: Path) -> None:
+    model = LanguageModel(CONFIG).bfloat16()
+    norm = model.blocks[0].attention_residual.norm.float()
+    torch.nn.init.normal_(norm.weight)
+    model.save(tmp_path / "m")
+    loaded = LanguageModel.load(tmp_path / "m")
+    for name, tensor in model.state_dict().items():
+        assert loaded.state_dict()[name].dtype == tensor.dtype
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_a_loaded_model_needs_its_file_no_more(tmp_path: Path) -> None:
+    model = LanguageModel(CONFIG)
+    model.save(tmp_path / "m")
+    loaded = LanguageModel.load(tmp_path / "m")
+    data = bytearray((tmp_path / "m").read_bytes())
+    with (tmp_path / "m").open("r+b") as file:  # the same file, written over
+        file.write(bytes(len(data)))
+    assert torch.equal(loaded.embedding.weight, model.embedding.weight)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

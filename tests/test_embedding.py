@@ -80,6 +80,11 @@ def test_ids_outside_the_vocabulary_are_refused(ids: list, smallest: int, larges
         TokenEmbedding(7, 4)(torch.tensor(ids))
 
 
+def test_so_are_those_of_types_that_know_no_order() -> None:
+    with pytest.raises(ValueError, match="got ids from 1 to 7"):
+        TokenEmbedding(7, 4)(torch.tensor([1, 7], dtype=torch.uint16))
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bool, torch.complex128])
 def test_ids_that_are_no_integers_are_refused(dtype: torch.dtype) -> None:

@@ -97,10 +97,11 @@ def test_causal_mask_needs_a_key_for_every_query(n_queries: int, n_keys: int) ->
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(-1, 2), (2, -1), (-1, -1)])
 def test_sizes_must_not_be_negative(n_queries: int, n_keys: int) -> None:
     message = f"sizes must not be negative, got {n_queries} queries and {n_keys} keys"
-    with refused(ValueError, message):
-        causal_mask(n_queries, n_keys, offset=0)
-    with refused(ValueError, message):
-        sliding_window_mask(n_queries, n_keys, before=1, offset=0)
+    for offset in (0, None):
+        with refused(ValueError, message):
+            causal_mask(n_queries, n_keys, offset=offset)
+        with refused(ValueError, message):
+            sliding_window_mask(n_queries, n_keys, before=1, offset=offset)
 
 
 @pytest.mark.parametrize(("before", "after"), [(-1, 0), (0, -1), (-2, -3)])
@@ -136,6 +137,11 @@ def test_token_mask_forbids_one_id_wherever_it_stands(
     assert mask.dtype == torch.bool
     assert mask.shape == (len(ids), 1, 1, 4)
     assert mask[:, 0, 0].tolist() == [[i != padding_id for i in row] for row in ids]
+
+
+@pytest.mark.parametrize("padding_id", [-1, 256])
+def test_an_id_that_the_type_cannot_hold_stands_nowhere(padding_id: int) -> None:
+    assert token_mask(torch.tensor([[0, 1, 255]], dtype=torch.uint8), padding_id).all()
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5))

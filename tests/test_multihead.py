@@ -643,7 +643,7 @@ class TestBadInput:
         mask = torch.ones(3, 5, 5, dtype=torch.bool)
         message = (
             "mask of shape (3, 5, 5) does not broadcast to the logits' shape "
-            "(…, queries, keys) = (1, 2, 5, 5); one for each sequence is mask[:, None]"
+            "(…, queries, keys) = (1, 2, 5, 5)"
         )
         with refused(ValueError, message):
             MultiHeadAttention(4, 2)(torch.zeros(1, 5, 4), mask=mask)

@@ -18,3 +18,51 @@ def test_import_brings_nothing_of_the_books() -> None:
 def test_everything_public_is_there_and_documented() -> None:
     for name in attnbook.__all__:
         assert getattr(attnbook, name).__doc__
+
+
+COMPILED = """
+import torch
+from attnbook import *
+
+whole = {"backend": "aot_eager", "fullgraph": True}
+attend = torch.compile(
+    lambda q, k: scaled_dot_product_attention(q, k, k, causal=True), dynamic=True, **whole
+)
+for queries in (1, 3, 5):
+    q, k = torch.randn(1, 2, queries, 8), torch.randn(1, 2, 5, 8)
+    expected = scaled_dot_product_attention(q, k, k, causal=True)
+    torch.testing.assert_close(attend(q, k), expected)
+
+model = LanguageModel(ModelConfig(10, d_model=16, position="rotary")).eval()
+ids, cache = torch.randint(10, (1, 6)), model.new_cache()
+step = torch.compile(lambda part: model(part, cache=cache), **whole)
+with torch.no_grad():
+    steps = torch.cat([step(part) for part in ids.split(2, dim=1)], dim=1)
+    torch.testing.assert_close(steps, model(ids))
+
+class Cross(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = MultiHeadAttention(16, 4)
+
+    def forward(self, x, memory):
+        return self.attention(x, memory)
+
+batch = {0: torch.export.Dim("batch")}
+x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+sizes = {"x": batch, "memory": batch}
+exported = torch.export.export(Cross(), (x, memory), dynamic_shapes=sizes).module()
+print(exported(x[:1].repeat(3, 1, 1), memory[:1].repeat(3, 1, 1)).shape)
+"""
+
+
+def test_whole_graphs_are_compiled_and_exported() -> None:
+    # In a process of its own: the tests' shape checks can't be compiled.
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COMPILED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "torch.Size([3, 5, 16])\n"

@@ -426,7 +426,24 @@ def test_slopes_need_a_head(n_heads: int) -> None:
         alibi_bias(n_heads, 3)
 
 
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 2), (1, 0), (-1, 2)])
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
+def test_what_is_done_to_the_rows_in_place_stays_there(
+    kind: type[SinusoidalPositions | LearnedPositions],
+) -> None:
+    positions = kind(5, 4)
+    before = positions.table.detach().clone()
+    positions(3).detach().add_(1)
+    assert torch.equal(positions.table, before)
+
+
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(-1, 2), (2, -1)])
+def test_bias_is_of_no_negative_size(n_queries: int, n_keys: int) -> None:
+    message = f"sizes must not be negative, got {n_queries} queries and {n_keys} keys"
+    with refused(ValueError, message):
+        alibi_bias(2, n_queries, n_keys)
+
+
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 2), (1, 0)])
 def test_bias_needs_a_key_for_every_query(n_queries: int, n_keys: int) -> None:
     message = (
         f"ALiBi needs at least as many keys as queries, got {n_queries} queries and {n_keys} keys"

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from attnbook import (
     ALiBi,
+    DecoderBlock,
     DecoderCache,
     Encoder,
     KeyValueCache,
@@ -34,22 +36,28 @@ def small(**changes: object) -> ModelConfig:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 0}, "vocab_size must be positive, got 0"),
-        ({"d_model": -4}, "d_model must be positive, got -4"),
-        ({"n_heads": 0}, "n_heads must be positive, got 0"),
-        ({"n_layers": 0}, "n_layers must be positive, got 0"),
-        ({"d_ff": -1}, "d_ff must be positive, got -1"),
-        ({"max_tokens": 0}, "max_tokens must be positive, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a positive integer, got 0"),
+        ({"d_model": -4}, "d_model must be a positive integer, got -4"),
+        ({"n_heads": 0}, "n_heads must be a positive integer, got 0"),
+        ({"n_layers": 0}, "n_layers must be a positive integer, got 0"),
+        ({"d_ff": -1}, "d_ff must be a positive integer, got -1"),
+        ({"max_tokens": 0}, "max_tokens must be a positive integer, got 0"),
         ({"d_model": 9}, "d_model must be even for sinusoids, got 9"),
         ({"d_model": 9, "position": "rotary"}, "d_model/n_heads must be even .* got 9 and 3"),
         ({"n_kv_heads": 2}, "n_kv_heads must divide n_heads, got 2 and 3"),
-        ({"n_kv_heads": -3}, "n_kv_heads must be positive, got -3"),
+        ({"n_kv_heads": -3}, "n_kv_heads must be a positive integer, got -3"),
         ({"position": "relative"}, "position must be one of sinusoidal, .*, got 'relative'"),
         ({"activation": "swish"}, "activation must be one of relu, .*, got 'swish'"),
         ({"n_heads": 5}, "n_heads must divide d_model, got 5 and 12"),
         ({"norm": "sandwich"}, "norm must be one of pre, post, none, deepnorm, got 'sandwich'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
+        ({"vocab_size": None}, "vocab_size must be a positive integer, got None"),
+        ({"vocab_size": True}, "vocab_size must be a positive integer, got True"),
+        ({"n_layers": 2.0}, r"n_layers must be a positive integer, got 2.0"),
+        ({"d_ff": "20"}, r"d_ff must be a positive integer, got '20'"),
+        ({"tied": "no"}, "tied must be one of True, False, got 'no'"),
+        ({"scaled": None}, "scaled must be one of True, False, got None"),
         ({"embedding_init": "xavier"}, "unknown initialization 'xavier'; known: inverse_sqrt"),
     ],
 )
@@ -287,6 +295,15 @@ def test_targets_of_minus_100_are_left_out() -> None:
     assert model.loss(ids, targets).item() == pytest.approx(-log.mean().item(), rel=1e-12)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+def test_targets_and_ids_are_integers() -> None:
+    model, ids = LanguageModel(SMALL), torch.tensor([[1, 2]])
+    with pytest.raises(TypeError, match=r"targets must be integers, got a tensor of torch.float"):
+        model.loss(ids, torch.tensor([[1.7, 2.9]]))
+    with pytest.raises(TypeError, match="ids must be an integer tensor, got a list"):
+        model([[1, 2]])
+
+
 def test_targets_may_be_of_any_integer_type() -> None:
     model, ids = Encoder(SMALL), torch.randint(7, (2, 5))
     assert torch.equal(model.loss(ids, ids.int()), model.loss(ids, ids))
@@ -350,6 +367,48 @@ def test_call_that_fails_leaves_every_cache_as_it_was(position: str) -> None:
     torch.testing.assert_close(
         model(ids[:, 3:], cache=cache), model(ids)[:, 3:], rtol=0, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("held", [0, 1])
+def test_call_that_fails_leaves_the_decoders_cache_as_it_was(
+    n_layers: int, held: int, without_shape_checks: None
+) -> None:
+    model = pair(n_decoder_layers=n_layers)
+    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 2]])
+    memory, cache = model.encode(source), model.new_cache()
+    model.decode(target[:, :held], memory, source, cache=cache)
+    wrong = memory + 1 if held else memory.repeat(2, 1, 1)  # another memory, another batch
+    with pytest.raises(ValueError, match=r"something else than this tensor|a batch of 1"):
+        model.decode(target[:, held:], wrong, source.expand(len(wrong), -1), cache=cache)
+    assert [len(one) for one in cache] == n_layers * [held]
+    last = model.decoder_blocks[-1].feed_forward.inner
+    weight, last.weight = last.weight, nn.Parameter(last.weight[:, :5])  # the last step fails
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model.decode(target[:, held:], memory, source, cache=cache)
+    last.weight = nn.Parameter(weight)
+    again = model.decode(target[:, held:], memory, source, cache=cache)
+    expected = model.decode(target, memory, source)[:, held:]
+    torch.testing.assert_close(again, expected, rtol=0, atol=1e-12)
+
+
+def test_a_block_restores_both_of_its_caches(without_shape_checks: None) -> None:
+    block, cache, x = DecoderBlock(8, 2, 16), DecoderCache(), torch.randn(1, 3, 8)
+    with pytest.raises(ValueError, match="a batch of 1 but memory of 2"):
+        block(x, torch.randn(2, 4, 8), cache=cache)
+    assert len(cache) == 0
+
+
+def test_a_copy_of_a_cache_goes_on_where_it_was() -> None:
+    model, source = pair(), torch.tensor([[3, 4, 5]])
+    memory, cache = model.encode(source).detach(), model.new_cache()
+    with torch.no_grad():
+        model.decode(source[:, :1], memory, source, cache=cache)
+        both = [
+            model.decode(source[:, 1:], memory, source, cache=one)
+            for one in (copy.deepcopy(cache), cache)
+        ]
+    assert torch.equal(*both)
 
 
 def test_cache_is_as_long_as_the_model_at_most() -> None:
@@ -449,9 +508,20 @@ def test_generation_switches_dropout_off_and_leaves_the_mode_as_it_was() -> None
     model.eval().generate(ids, 1)
     assert not model.training
     model.train()
+    model.blocks[0].eval()
     with pytest.raises(ValueError, match="token ids must be in"):
         model.generate(ids + 7, 1)
     assert model.training
+    assert [block.training for block in model.blocks] == [False, True]
+
+
+def test_no_temperature_is_too_low() -> None:
+    model = LanguageModel(SMALL)
+    nn.init.normal_(model.embedding.weight, std=10.0)
+    ids = torch.tensor([[1, 2]])
+    greedy = model.generate(ids, 7, temperature=0)
+    for temperature in (1e-3, 1e-40, 1e-300):
+        assert torch.equal(model.generate(ids, 7, temperature=temperature), greedy)
 
 
 def test_nothing_to_add_gives_the_beginning() -> None:
@@ -493,16 +563,17 @@ def pair(**changes: object) -> Transformer:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_decoder_layers": -1}, "n_decoder_layers must be positive, got -1"),
-        ({"target_vocab_size": 0}, "target_vocab_size must be positive, got 0"),
+        ({"n_decoder_layers": -1}, "n_decoder_layers must be a positive integer, got -1"),
+        ({"target_vocab_size": 0}, "target_vocab_size must be a positive integer, got 0"),
         ({"padding_id": 7}, "padding_id must be in both vocabularies, 0 … 6, got 7"),
         ({"padding_id": -1}, "padding_id must be in both vocabularies, 0 … 6, got -1"),
+        ({"padding_id": 0.5}, "padding_id must be in both vocabularies, 0 … 6, got 0.5"),
         ({"target_vocab_size": 3, "padding_id": 3}, "both vocabularies, 0 … 2, got 3"),
-        ({"vocab_size": 0}, "vocab_size must be positive, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a positive integer, got 0"),
     ],
 )
 def test_config_of_an_encoder_decoder_refuses_and_names(
-    changes: dict[str, int], message: str
+    changes: dict[str, float], message: str, without_shape_checks: None
 ) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(PAIR, **changes)
@@ -635,6 +706,10 @@ def test_generation_stops_when_all_have_ended() -> None:
         (lambda m, s: m(s.repeat(1, 4), s), "the model takes at most 9 tokens, got 12"),
         (lambda m, s: m(s, s.repeat(1, 4)), "the model takes at most 9 tokens, got 12"),
         (lambda m, s: m(s, s[:1]), "x has a batch of 1 but memory of 2"),
+        (
+            lambda m, s: m.decode(s, m.encode(s), s[:1]),
+            r"source has shape \(1, 3\) but memory \(2, 3, 12\)",
+        ),
     ],
 )
 def test_encoder_decoder_refuses(

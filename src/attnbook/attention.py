@@ -1,5 +1,7 @@
 """Scaled dot-product attention: the mathematics as functions, the parameters in one module."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, overload
 
 import torch
@@ -44,7 +46,7 @@ def attention_logits(
     _check_types(query=query, key=key)
     _check_shapes(query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return (query @ key.mT) * scale
+    return (query * scale) @ key.mT  # scaled first: in float16 the products alone may overflow
 
 
 def attention_weights(
@@ -76,10 +78,11 @@ def attention_weights(
         return logits.softmax(dim=-1)
     check_boolean(mask)
     _check_broadcast("mask", mask, logits.shape)
-    # A row without any allowed key keeps its logits, so that the softmax and its gradient stay
-    # finite; its weights are set to zero afterwards.
-    blocked = ~mask & mask.any(dim=-1, keepdim=True)
-    return logits.masked_fill(blocked, -torch.inf).softmax(dim=-1).masked_fill(~mask, 0.0)
+    # A row without any allowed key is computed from zeros, so that its softmax and its gradient
+    # stay finite; its weights are set to zero afterwards.
+    empty = ~mask.any(dim=-1, keepdim=True)
+    logits = logits.masked_fill(~mask, -torch.inf).masked_fill(empty, 0.0)
+    return logits.softmax(dim=-1).masked_fill(empty, 0.0)
 
 
 @overload
@@ -129,7 +132,7 @@ def scaled_dot_product_attention(
 
     Asked for the weights, it computes them step by step, as written here: that is the definition.
     Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
-    together.
+    together. (On a CPU the kernel has no second derivatives; the definition has.)
 
     The leading dimensions of the three are the same, with one exception: the last of them, the
     heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of
@@ -143,7 +146,8 @@ def scaled_dot_product_attention(
         mask: ``True`` = may attend; broadcasts to (…, queries, keys).
         causal: also forbid looking ahead (:func:`attnbook.masks.causal_mask`).
         scale: factor on the dot products; 1/sqrt(d_head) if not given.
-        bias: added to the logits, :math:`B`; broadcasts as the mask does.
+        bias: added to the logits, :math:`B`; broadcasts as the mask does. Where it is −inf, a query
+            may not attend, as where the mask is ``False``.
         dropout: probability with which a weight is dropped, now: pass 0 when evaluating.
         return_weights: return ``(output, weights)``; the weights are those after dropout.
 
@@ -177,27 +181,32 @@ def scaled_dot_product_attention(
         if group > 1:
             key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
         ahead = causal_mask(n_queries, n_keys, device=query.device) if causal else None
-        logits = attention_logits(query, key, scale=scale)
-        logits = logits if bias is None else logits + bias
-        weights = F.dropout(attention_weights(logits, combine_masks(mask, ahead)), dropout)
+        logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
+        if bias is not None:
+            logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
+        weights = F.dropout(attention_weights(logits, allowed), dropout)
         return weights @ value, weights
 
     # The kernel's own causal mask spares half of the work. It is aligned to the start, which is
-    # the same for as many queries as keys; and a single query at the end sees everything.
-    square = n_queries == n_keys and mask is None and bias is None
-    if causal and not square and (n_queries != 1 or n_keys == 0):
+    # the same for as many queries as keys, and it is scaled with the logits, so a scale of 0 or
+    # less would spoil it. A single query at the end sees everything.
+    by_kernel = False
+    alone = mask is None and bias is None and (scale is None or scale > 0)
+    if causal and alone and n_queries == n_keys:
+        by_kernel = True
+    elif causal and (n_queries != 1 or n_keys == 0):
         mask = combine_masks(mask, causal_mask(n_queries, n_keys, device=query.device))
     forbidden: Tensor | None = mask
     if bias is not None:
         forbidden = bias if mask is None else torch.where(mask, bias, -torch.inf)
-    if forbidden is not None and forbidden.dim() < 2:  # the kernel takes no such mask
-        forbidden = forbidden.expand(n_queries, n_keys)
+    if forbidden is not None:  # of fewer dimensions, the kernel refuses it or makes way for another
+        forbidden = forbidden[(None,) * (query.dim() - forbidden.dim())]
     return F.scaled_dot_product_attention(
         query,
         key,
         value,
         attn_mask=forbidden,
-        is_causal=causal and square,
+        is_causal=by_kernel,
         dropout_p=dropout,
         scale=scale,
         enable_gqa=group > 1,
@@ -241,10 +250,15 @@ class KeyValueCache:
         """All keys and values, the new tokens' among them; the cache stays as it is.
 
         Raises:
+            TypeError: if they are of another type than what the cache holds.
             ValueError: if batch, heads or widths are not those of what the cache holds.
         """
         if self.key is not None and self.value is not None:
             for name, held, new in (("keys", self.key, key), ("values", self.value, value)):
+                if held.dtype != new.dtype:
+                    raise TypeError(
+                        f"the cache holds {name} of {held.dtype}, the new are {new.dtype}"
+                    )
                 if (*held.shape[:2], held.shape[3]) != (*new.shape[:2], new.shape[3]):
                     raise ValueError(
                         f"the cache holds {name} of shape (batch, heads, tokens, width) = "
@@ -256,8 +270,8 @@ class KeyValueCache:
 
     def keep(
         self,
-        key: Float[Tensor, "batch kv_heads keys d_head"],
-        value: Float[Tensor, "batch kv_heads keys d_value"],
+        key: Float[Tensor, "batch kv_heads keys d_head"] | None,
+        value: Float[Tensor, "batch kv_heads keys d_value"] | None,
         memory: Float[Tensor, "batch keys d_memory"] | None = None,
     ) -> None:
         """Replace what is held."""
@@ -266,6 +280,29 @@ class KeyValueCache:
     def __repr__(self) -> str:
         """Number of tokens, for ``print``."""
         return f"KeyValueCache({len(self)} tokens)"
+
+
+@contextmanager
+def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
+    """What raises inside leaves these caches as they were, all of them.
+
+    Example:
+        >>> cache = KeyValueCache()
+        >>> with restored_on_error([cache]):
+        ...     _ = MultiHeadAttention(8, 2)(torch.randn(1, 3, 8), cache=cache)
+        ...     raise ValueError("something else")
+        Traceback (most recent call last):
+        ValueError: something else
+        >>> cache
+        KeyValueCache(0 tokens)
+    """
+    held = [(cache, cache.key, cache.value, cache.memory) for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, key, value, memory in held:
+            cache.keep(key, value, memory)
+        raise
 
 
 class MultiHeadAttention(nn.Module):
@@ -277,8 +314,9 @@ class MultiHeadAttention(nn.Module):
 
     with the memory :math:`Y = X` in self-attention. The matrices of all heads lie side by side in
     one ``nn.Linear``: head :math:`h` owns the outputs :math:`h\,d_\text{head} \dots
-    (h{+}1)\,d_\text{head}{-}1` of ``query``, ``key`` and ``value``, and the same inputs of
-    ``output``. No head shares a number with another, unless ``n_kv_heads`` says so.
+    (h{+}1)\,d_\text{head}{-}1` of ``query`` and ``key``, and likewise :math:`d_\text{value}`
+    outputs of ``value`` and inputs of ``output``. No head shares a number with another, unless
+    ``n_kv_heads`` says so.
 
     ============  ====================================  =========================================
     module        from                                  to
@@ -308,8 +346,8 @@ class MultiHeadAttention(nn.Module):
     Raises:
         ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given,
             ``n_kv_heads`` does not divide ``n_heads``, a size is not positive, ``dropout`` is not
-            in [0, 1), ``bias`` is none of the four, or positions meet a ``d_memory``, or rotary
-            ones an odd ``d_head``.
+            in [0, 1), ``bias`` is none of the four, or positions meet a memory of another width,
+            or rotary ones an odd ``d_head``.
         TypeError: if ``position`` is none of the three.
 
     Source: Vaswani et al. 2017, section 3.2.2; Shazeer 2019 (multi-query), section 3;
@@ -370,6 +408,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"rotary positions turn pairs: d_head must be even, got {d_head}")
         self.d_model, self.d_memory = d_model, d_memory
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.d_head, self.d_value = d_head, d_value
         self.dropout = dropout
         self.position = position
         inner, outer = bias in (True, "qkv"), bias in (True, "output")
@@ -433,13 +472,13 @@ class MultiHeadAttention(nn.Module):
             cache: in self-attention, ``x`` are the tokens after those in the cache, and are added
                 to it; a call that raises leaves it as it was. Several at a time still need
                 ``causal=True``. In cross-attention the cache keeps the keys and values of the
-                memory, so that later steps with the same tensor do not compute them again.
+                memory, so that later steps with the same memory do not compute them again.
             return_weights: return ``(output, weights)``, the weights of each head, in training
                 after dropout.
 
         Raises:
             TypeError: if ``x`` or ``memory`` is not of the weights' floating type (except under
-                ``torch.autocast``), or the mask is not boolean.
+                ``torch.autocast``), the cache is of another one, or the mask is not boolean.
             ValueError: if the shape of ``x``, ``memory`` or the mask does not fit; the cache is of
                 another batch, of other sizes or of another memory; positions meet a memory; or
                 causal ALiBi is used without ``causal``.
@@ -447,7 +486,7 @@ class MultiHeadAttention(nn.Module):
         self._check_tokens("x", x, self.d_model)
         if memory is not None:
             self._check_tokens("memory", memory, self.d_memory)
-            if len(memory) != len(x):
+            if memory.shape[0] != x.shape[0]:
                 raise ValueError(f"x has a batch of {len(x)} but memory of {len(memory)}")
             if self.position is not None:
                 raise ValueError(
@@ -477,8 +516,9 @@ class MultiHeadAttention(nn.Module):
                     "causal ALiBi favours what lies ahead unless a causal mask forbids it: pass "
                     "causal=True, or use ALiBi(bidirectional=True)"
                 )
-            bias = self.position.bias(self.n_heads, q.shape[2], k.shape[2], dtype=q.dtype)
-            bias = bias.to(q.device)
+            bias = self.position.bias(
+                self.n_heads, q.shape[2], k.shape[2], dtype=q.dtype, device=q.device
+            )
         dropout = self.dropout if self.training else 0.0
         weights = None
         if return_weights:
@@ -516,8 +556,14 @@ class MultiHeadAttention(nn.Module):
             return self._keys_and_values(memory)
         if cache.key is None or cache.value is None:
             return self._keys_and_values(memory)
-        if cache.memory is not memory:
+        if cache.memory is not memory and not _equal(cache.memory, memory):
             raise ValueError("the cache holds keys and values of something else than this tensor")
+        held = cache.key.shape[1], cache.key.shape[3], cache.value.shape[3]
+        if held != (self.n_kv_heads, self.d_head, self.d_value):
+            raise ValueError(
+                f"the cache holds (heads, d_head, d_value) = {held}, this attention has "
+                f"{(self.n_kv_heads, self.d_head, self.d_value)}"
+            )
         return cache.key, cache.value
 
     @staticmethod
@@ -538,6 +584,10 @@ class MultiHeadAttention(nn.Module):
         _check_types(**{name: tokens})
         if not torch.is_autocast_enabled(tokens.device.type):
             raise TypeError(f"{name} is {tokens.dtype} but the weights are {held}")
+
+
+def _equal(a: Tensor | None, b: Tensor) -> bool:
+    return a is not None and a.dtype == b.dtype and a.equal(b)
 
 
 def _check_types(**tensors: Tensor) -> None:
@@ -574,7 +624,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
     if ours == theirs:
         return 1
     grouped = value is not None and len(ours) == len(theirs) and ours[:-1] == theirs[:-1]
-    if not grouped or theirs[-1] == 0 or ours[-1] % theirs[-1]:
+    if not grouped or 0 in (ours[-1], theirs[-1]) or ours[-1] % theirs[-1]:
         raise ValueError(
             f"query has leading dimensions {tuple(ours)} but key has {tuple(theirs)}"
             + (": the heads of key must divide those of query" if grouped else "")
@@ -583,13 +633,17 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
 
 
 def _check_broadcast(name: str, tensor: Tensor, shape: torch.Size) -> None:
-    fits = len(tensor.shape) <= len(shape) and all(
-        have in (1, want)
-        for have, want in zip(reversed(tensor.shape), reversed(shape), strict=False)
-    )
-    if not fits:
+    if not _fits(tensor.shape, shape):
+        by_sequence = tensor.dim() == 3 and _fits((len(tensor), 1, *tensor.shape[1:]), shape)
         raise ValueError(
             f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' shape "
             f"(…, queries, keys) = {tuple(shape)}"
-            + (f"; one for each sequence is {name}[:, None]" if tensor.dim() == 3 else "")
+            + (f"; one for each sequence is {name}[:, None]" if by_sequence else "")
         )
+
+
+def _fits(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether it broadcasts to the target, and not beyond."""
+    return len(shape) <= len(target) and all(
+        have in (1, want) for have, want in zip(reversed(shape), reversed(target), strict=False)
+    )

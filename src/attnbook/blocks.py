@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnbook.attention import KeyValueCache, MultiHeadAttention, ProjectionBias
+from attnbook.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    ProjectionBias,
+    restored_on_error,
+)
 from attnbook.checks import check_dropout
 from attnbook.draw import draw_
 from attnbook.position import ALiBi, Rotary
@@ -352,18 +357,20 @@ class DecoderBlock(nn.Module):
             memory: the encoder's output.
             mask: which tokens of ``x`` may be attended to, besides the causal mask.
             memory_mask: which tokens of the memory may be attended to.
-            cache: see :class:`DecoderCache`; ``x`` then are the tokens after those in it.
+            cache: see :class:`DecoderCache`; ``x`` then are the tokens after those in it. A call
+                that raises leaves it as it was.
         """
-        own = None if cache is None else cache.attention
-        cross = None if cache is None else cache.cross_attention
-        x = self.attention_residual(
-            x, lambda y: self.attention(y, mask=mask, causal=True, cache=own)
-        )
-        x = self.cross_attention_residual(
-            x, lambda y: self.cross_attention(y, memory, memory_mask, cache=cross)
-        )
-        stream: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return stream
+        caches = [] if cache is None else [cache.attention, cache.cross_attention]
+        own, cross = caches or (None, None)
+        with restored_on_error(caches):
+            x = self.attention_residual(
+                x, lambda y: self.attention(y, mask=mask, causal=True, cache=own)
+            )
+            x = self.cross_attention_residual(
+                x, lambda y: self.cross_attention(y, memory, memory_mask, cache=cross)
+            )
+            stream: Tensor = self.feed_forward_residual(x, self.feed_forward)
+            return stream
 
 
 def _check_choice(name: str, given: str, choices: object) -> None:

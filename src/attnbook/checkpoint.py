@@ -1,6 +1,7 @@
 """Files of tensors: safetensors, written whole or not at all."""
 
 import os
+import uuid
 from pathlib import Path
 
 import safetensors
@@ -12,7 +13,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     """Write tensors and metadata: first beside ``path``, then moved onto it.
 
     A save that is interrupted leaves the file that was there; one that is killed may also leave
-    what it had written, ``.NAME.NUMBER.unfinished``.
+    what it had written, ``.NAME.NUMBER.unfinished``. Of saves at the same time the last one stays.
 
     Example:
         >>> import tempfile, torch
@@ -21,13 +22,13 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         ...     read(f"{folder}/file")
         ({'x': tensor([1., 1.])}, {'by': 'me'})
     """
-    path = Path(path)
+    path = Path(path).resolve()  # of a link, the file that it points to
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent}")
     data = safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()}, metadata)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.unfinished")
     try:
-        with unfinished.open("wb") as file:
+        with unfinished.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -50,7 +51,8 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise FileNotFoundError(f"there is no file {path}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: a tensor of the file itself would change or vanish with it.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return tensors, file.metadata() or {}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from None

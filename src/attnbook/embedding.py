@@ -70,8 +70,9 @@ class TokenEmbedding(nn.Module):
                 assertion speaks instead: a check would have to wait for the device).
         """
         check_integer("token ids", ids)
+        ids = ids.long()
         try:
-            vectors = F.embedding(ids.long(), self.weight)
+            vectors = F.embedding(ids, self.weight)
         except IndexError:
             vocab_size = self.weight.shape[0]
             raise ValueError(

@@ -46,6 +46,7 @@ M = TypeVar("M", bound=nn.Module)
 _QKV = ("query", "key", "value")
 _LLAMA_NAMES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 _X_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "output": "to_out"}
+_OUR_SCALE = "our logits are scaled by 1/sqrt(d_head)"
 _BERT_NAMES = {name: f"self.{name}" for name in _QKV} | {"output": "output.dense"}
 _BERT_PARTS = {
     "attention": "attention",
@@ -121,10 +122,12 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
         ``MultiHeadAttention``, ``EncoderBlock`` or ``DecoderBlock``, training if ``module`` is.
 
     Raises:
-        TypeError: if ``module`` is of another class; of a derived one, too.
+        TypeError: if ``module``, or a layer's attention, is of another class; of a derived one,
+            too.
         ValueError: if it uses ``add_bias_kv`` or ``add_zero_attn``, ``kdim`` and ``vdim`` differ,
-            or a layer's activation is neither ReLU nor exact GELU. (The tanh
-            form is refused because torch itself replaces it by the exact one in its fast path.)
+            a layer's activation is neither ReLU nor exact GELU, or a part was replaced, pruned or
+            parametrized. (The tanh form is refused because torch itself replaces it by the exact
+            one in its fast path.)
 
     Source: torch 2.13.0, ``nn/modules/activation.py`` and ``nn/modules/transformer.py``.
 
@@ -136,7 +139,7 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
         True
     """
     names = ("MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer")
-    peer = _checked(module, "torch", *names)
+    peer = _checked(module, "torch.nn.modules", *names)
     if isinstance(module, nn.MultiheadAttention):
         return _from_torch_attention(module)
     decodes = isinstance(module, nn.TransformerDecoderLayer)
@@ -217,6 +220,7 @@ def to_torch(
 
 
 def _from_torch_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
+    _checked(module, "torch.nn.modules", "MultiheadAttention")
     no_extra_keys = "our queries attend to the tokens and to nothing else"
     _require(
         "nn.MultiheadAttention",
@@ -224,12 +228,15 @@ def _from_torch_attention(module: nn.MultiheadAttention) -> MultiHeadAttention:
         add_zero_attn=(module.add_zero_attn, False, no_extra_keys),
         vdim=(module.vdim, module.kdim, f"ours has one memory, but kdim={module.kdim}"),
     )
-    if module.in_proj_weight is None:
-        weights = [getattr(module, f"{letter}_proj_weight") for letter in "qkv"]
+    apart = [f"{letter}_proj_weight" for letter in "qkv"]
+    packed = ["in_proj_weight", "in_proj_bias", *_parameters(["out_proj"])]
+    state = _known(module, *apart, *packed)
+    if "in_proj_weight" in state:
+        weights = list(state["in_proj_weight"].chunk(3))
     else:
-        weights = list(module.in_proj_weight.chunk(3))
+        weights = [state[name] for name in apart]
     return _attention(
-        _qkv(weights, module.in_proj_bias) | _renamed(module.state_dict(), {"out_proj": "output"}),
+        _qkv(weights, state.get("in_proj_bias")) | _renamed(state, {"out_proj": "output"}),
         module.num_heads,
         dropout=module.dropout,
     ).train(module.training)
@@ -378,7 +385,8 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     Raises:
         TypeError: if ``module`` is of another class.
         ValueError: if it is the decoder's (``is_decoder``, ``is_causal``,
-            ``add_cross_attention``), or ``hidden_act`` is none of ours.
+            ``add_cross_attention``), ``hidden_act`` is none of ours, or a part was replaced, pruned
+            or parametrized.
 
     Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
 
@@ -391,13 +399,16 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     name = type(module).__name__
     if name == "BertAttention":
         masks = "it masks what lies ahead by itself, ours when called with causal=True"
+        d_head = peer.self.attention_head_size
         _require(
             name,
             is_decoder=(getattr(peer.self, "is_decoder", False), False, masks),
             is_causal=(peer.self.is_causal, False, masks),
+            scaling=(peer.self.scaling, d_head**-0.5, _OUR_SCALE),
         )
+        parts = [*_BERT_NAMES.values(), "output.LayerNorm"]
         return _attention(
-            _renamed(peer.state_dict(), _inverse(_BERT_NAMES)),
+            _renamed(_known(peer, *_parameters(parts)), _inverse(_BERT_NAMES)),
             peer.self.num_attention_heads,
             dropout=peer.self.dropout.p,
         ).train(peer.training)
@@ -451,7 +462,9 @@ def to_bert(ours: MultiHeadAttention | EncoderBlock) -> State:
         return _renamed(_state(ours, _Peer("BertAttention")), _BERT_NAMES)
     _check_block(ours, "BertLayer", norms=("post",), activations=("relu", "gelu", "gelu_tanh"))
     attention = {f"attention.{name}": t for name, t in to_bert(ours.attention).items()}
-    return attention | _renamed(_copies(ours), _BERT_PARTS)
+    others = [name for name in _BERT_PARTS if name != "attention"]
+    inner = [f"attention.{name}" for name in ours.attention.state_dict()]
+    return attention | _renamed(_known(ours, *_parameters(others), *inner), _BERT_PARTS)
 
 
 def from_gpt2(module: nn.Module) -> MultiHeadAttention:
@@ -481,7 +494,7 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
     Raises:
         TypeError: if ``module`` is of another class.
         ValueError: if it uses ``scale_attn_by_inverse_layer_idx`` or ``reorder_and_upcast_attn``,
-            or does not use ``scale_attn_weights``.
+            does not use ``scale_attn_weights``, or was pruned or parametrized.
 
     Source: transformers 5.23.0, ``models/gpt2/modeling_gpt2.py`` and ``pytorch_utils.py``.
 
@@ -491,14 +504,15 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
         TypeError: expected GPT2Attention of transformers, got ...Linear
     """
     peer = _checked(module, "transformers", "GPT2Attention")
-    scale = "our logits are scaled by 1/sqrt(d_head)"
+    by_layer = peer.scale_attn_by_inverse_layer_idx
     _require(
         "GPT2Attention",
-        scale_attn_weights=(peer.scale_attn_weights, True, scale),
-        scale_attn_by_inverse_layer_idx=(peer.scale_attn_by_inverse_layer_idx, False, scale),
+        scale_attn_weights=(peer.scale_attn_weights, True, _OUR_SCALE),
+        scale_attn_by_inverse_layer_idx=(by_layer, False, _OUR_SCALE),
+        scaling=(peer.scaling, peer.head_dim**-0.5, _OUR_SCALE),
         reorder_and_upcast_attn=(peer.reorder_and_upcast_attn, False, "ours keeps its type"),
     )
-    state = _transposed(peer.state_dict())
+    state = _transposed(_known(peer, *_parameters(["q_attn", "c_attn", "c_proj"])))
     for kind in ("weight", "bias"):
         if peer.is_cross_attention:
             parts = state.pop(f"q_attn.{kind}"), state[f"c_attn.{kind}"]
@@ -559,7 +573,8 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
 
     Raises:
         TypeError: if ``module`` is of another class.
-        ValueError: if the configuration's ``rope_type`` is not ``"default"``.
+        ValueError: if the configuration's ``rope_type`` is not ``"default"``, or the module has
+            parameters besides the four projections'.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
@@ -571,10 +586,12 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
     peer = _checked(module, "transformers", "LlamaAttention")
     rope = peer.config.rope_parameters
     _require(
-        "LlamaAttention", rope_type=(rope["rope_type"], "default", "our frequencies are not scaled")
+        "LlamaAttention",
+        rope_type=(rope["rope_type"], "default", "our frequencies are not scaled"),
+        scaling=(peer.scaling, peer.head_dim**-0.5, _OUR_SCALE),
     )
     return _attention(
-        _renamed(peer.state_dict(), _inverse(_LLAMA_NAMES)),
+        _renamed(_known(peer, *_parameters(_LLAMA_NAMES.values())), _inverse(_LLAMA_NAMES)),
         peer.q_proj.out_features // peer.head_dim,
         n_kv_heads=peer.k_proj.out_features // peer.head_dim,
         dropout=peer.attention_dropout,
@@ -689,8 +706,10 @@ def from_keras(layer: object) -> MultiHeadAttention:
             f"{', '.join(str(tuple(kernel.shape)) for kernel in kernels)}"
         )
     query, key, value = kernels
+    same = f"the query has {query.shape[1]}, and all have as many"
     _require(
         name,
+        heads=([len(output), *(k.shape[1] for k in (key, value))], 3 * [query.shape[1]], same),
         output_shape=(tuple(output.shape[2:]), query.shape[:1], "ours is as wide as the query"),
         value_width=(value.shape[0], key.shape[0], f"ours has one memory, keys {key.shape[0]}"),
     )
@@ -706,7 +725,7 @@ def to_keras(ours: MultiHeadAttention) -> list[Float[np.ndarray, "..."]]:
     """Arrays for ``keras.layers.MultiHeadAttention.set_weights``, in its order.
 
     The layout is that of :func:`from_keras`: kernel and, if there is one, bias of query, key,
-    value, output.
+    value, output. From bfloat16 they are of float32.
 
     Raises:
         TypeError: if ``ours`` is not a ``MultiHeadAttention``.
@@ -730,6 +749,8 @@ def to_keras(ours: MultiHeadAttention) -> list[Float[np.ndarray, "..."]]:
     weights.append(state["output.weight"].T.unflatten(0, heads))
     if "output.bias" in state:
         weights.append(state["output.bias"])
+    if weights[0].dtype == torch.bfloat16:  # which NumPy has not, and float32 holds exactly
+        weights = [weight.float() for weight in weights]
     return [weight.contiguous().cpu().numpy() for weight in weights]
 
 
@@ -844,9 +865,7 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     _require(name, project_out=(matrix, True, "our output is always a matrix"))
     d_model = peer.to_q.in_features
     _require(name, dim_out=(peer.to_out.out_features, d_model, "ours is as wide as the input"))
-    state = peer.state_dict()
-    if unknown := state.keys() - {f"{part}.weight" for part in _X_NAMES.values()}:
-        raise ValueError(f"{name} has parameters that ours has not: {', '.join(sorted(unknown))}")
+    state = _known(peer, *_parameters(_X_NAMES.values()))
     return _attention(
         _reordered(_renamed(state, _inverse(_X_NAMES)), peer.heads, peer.groups),
         peer.heads,
@@ -942,12 +961,12 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
         ValueError: if ``peer`` lacks one of our options.
     """
     _check_ours(ours, MultiHeadAttention)
-    d_model, d_head = ours.d_model, ours.query.out_features // ours.n_heads
+    d_model, d_head = ours.d_model, ours.d_head
     bias = _BIAS[ours.query.bias is not None, ours.output.bias is not None]
     options: dict[str, tuple[object, object]] = {
         "n_kv_heads": (ours.n_kv_heads, ours.n_heads),
         "d_head": (d_head, Fraction(d_model, ours.n_heads)),
-        "d_value": (ours.value.out_features // ours.n_kv_heads, d_head),
+        "d_value": (ours.d_value, d_head),
         "d_memory": (ours.d_memory, d_model),
         "position": (ours.position, None),
     }
@@ -961,7 +980,7 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
             if option not in peer.free
         },
     )
-    state = _copies(ours)
+    state = _known(ours, *_parameters([*_QKV, "output"]))
     if peer.bias == "always":
         for name in (*_QKV, "output"):
             weight = state[f"{name}.weight"]
@@ -1000,6 +1019,8 @@ def _assembled(
     target: M, source: nn.Module, parts: Mapping[str, str], convert: Callable[[Any], nn.Module]
 ) -> M:
     """``target`` filled part by part from ``source``: attentions converted, the others copied."""
+    origins = tuple(f"{origin}." for origin in parts.values())
+    _known(source, *(name for name in source.state_dict() if name.startswith(origins)))
     for name, origin in parts.items():
         part, mine = attrgetter(origin)(source), attrgetter(name)(target)
         if isinstance(mine, MultiHeadAttention | nn.MultiheadAttention):
@@ -1008,9 +1029,16 @@ def _assembled(
             mine.p = part
         elif isinstance(mine, float):
             owner, _, attribute = name.rpartition(".")
+            _check_part(source, origin, nn.Dropout)
             setattr(target.get_submodule(owner), attribute, part.p)
         else:
-            mine.load_state_dict(_copies(part), assign=True)
+            _check_part(source, origin, type(mine))
+            state = _known(part, *mine.state_dict())
+            if missing := mine.state_dict().keys() - state.keys():
+                raise ValueError(
+                    f"{type(source).__name__}.{origin} has no {', '.join(sorted(missing))}"
+                )
+            mine.load_state_dict(state, assign=True)
             if isinstance(mine, nn.LayerNorm):
                 mine.eps = part.eps
     return target.train(source.training)
@@ -1060,8 +1088,33 @@ def _inverse(names: Mapping[str, str]) -> dict[str, str]:
     return {theirs: ours for ours, theirs in names.items()}
 
 
-def _copies(module: nn.Module) -> State:
-    return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
+def _parameters(modules: Iterable[str]) -> list[str]:
+    return [f"{module}.{kind}" for module in modules for kind in ("weight", "bias")]
+
+
+def _known(module: nn.Module, *names: str) -> State:
+    """Copies of the module's parameters, which must be among these.
+
+    Raises:
+        ValueError: names the others. What was pruned or parametrized is stored under other names.
+    """
+    state = module.state_dict()
+    if unknown := sorted(state.keys() - set(names)):
+        raise ValueError(
+            f"{type(module).__name__} has parameters that the other side has not: "
+            f"{', '.join(unknown)}"
+        )
+    return {name: _copy(tensor) for name, tensor in state.items()}
+
+
+def _check_part(module: nn.Module, name: str, kind: type[nn.Module]) -> None:
+    """Refuse a part that was replaced."""
+    part = attrgetter(name)(module)
+    if type(part) is not kind:
+        raise ValueError(
+            f"{type(module).__name__}.{name} must be of class {kind.__name__}, got "
+            f"{type(part).__name__}"
+        )
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -1071,7 +1124,7 @@ def _copy(tensor: Tensor) -> Tensor:
 def _checked(given: object, library: str, *names: str) -> Any:
     """``given``, if it is of one of these classes of ``library``, which need not be installed."""
     kind = type(given)
-    if kind.__module__.split(".")[0] != library or kind.__name__ not in names:
+    if not f"{kind.__module__}.".startswith(f"{library}.") or kind.__name__ not in names:
         raise TypeError(
             f"expected {_either(names)} of {library}, got {kind.__module__}.{kind.__qualname__}"
         )

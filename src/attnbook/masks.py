@@ -44,8 +44,8 @@ def causal_mask(
                 [1, 1, 0]], dtype=torch.int32)
     """
     n_keys = n_queries if n_keys is None else n_keys
-    offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
     _check_sizes(n_queries, n_keys)
+    offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(offset)
 
 
@@ -90,8 +90,8 @@ def sliding_window_mask(
                 [0, 0, 1, 1]], dtype=torch.int32)
     """
     n_keys = n_queries if n_keys is None else n_keys
-    offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
     _check_sizes(n_queries, n_keys)
+    offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
     if before < 0 or after < 0:
         raise ValueError(f"a window reaches 0 or more tokens, got before={before}, after={after}")
     everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
@@ -158,7 +158,7 @@ def token_mask(
     check_integer("ids", ids)
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
-    return (ids != padding_id)[:, None, None, :]
+    return (ids.long() != padding_id)[:, None, None, :]
 
 
 def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
@@ -170,7 +170,7 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
         masks: boolean masks; ``None`` forbids nothing.
 
     Returns:
-        The combination, or ``None`` if nothing is forbidden by anyone.
+        The combination; ``None`` if all are ``None``.
 
     Raises:
         TypeError: if a mask is not boolean.

@@ -24,7 +24,8 @@ def sinusoidal_positions(
         P_{p,\,2i+1} = \cos\!\big(p \cdot \text{base}^{-2i/d}\big)
 
     That is the paper's layout, sines and cosines interleaved. ``"half_split"`` holds all sines,
-    then all cosines, as tensor2tensor does: the same columns in another order.
+    then all cosines: the same columns in another order. (tensor2tensor has that order, and other
+    wavelengths: its exponents are i/(d/2 − 1).)
 
     Because :math:`\sin^2 + \cos^2 = 1`, every row has the same length :math:`\sqrt{d/2}`, that is
     a root mean square of :math:`1/\sqrt2` per entry, whatever ``d_model``.
@@ -244,9 +245,9 @@ class ALiBi:
 
     Example:
         >>> ALiBi().bias(8, 3)[0]        # the first of 8 heads: slope 1/2
-        tensor([[-0.0000,  0.5000,  1.0000],
-                [-0.5000, -0.0000,  0.5000],
-                [-1.0000, -0.5000, -0.0000]])
+        tensor([[ 0.0000,  0.5000,  1.0000],
+                [-0.5000,  0.0000,  0.5000],
+                [-1.0000, -0.5000,  0.0000]])
     """
 
     bidirectional: bool = False
@@ -258,9 +259,17 @@ class ALiBi:
         n_keys: int | None = None,
         *,
         dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
     ) -> Float[Tensor, "heads queries keys"]:
         """:func:`alibi_bias` in this form."""
-        return alibi_bias(n_heads, n_queries, n_keys, bidirectional=self.bidirectional, dtype=dtype)
+        return alibi_bias(
+            n_heads,
+            n_queries,
+            n_keys,
+            bidirectional=self.bidirectional,
+            dtype=dtype,
+            device=device,
+        )
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, "heads"]:
@@ -304,6 +313,7 @@ def alibi_bias(
     *,
     bidirectional: bool = False,
     dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> Float[Tensor, "heads queries keys"]:
     r"""ALiBi's bias on the logits.
 
@@ -322,27 +332,31 @@ def alibi_bias(
         n_keys: number of keys; as many as queries if not given.
         bidirectional: the bias falls to both sides.
         dtype: of the result, computed in float64; torch's default if not given.
+        device: where the bias is made.
 
     Raises:
-        ValueError: if ``n_heads`` is not positive, or there are fewer keys than queries.
+        ValueError: if ``n_heads`` is not positive, a size is negative, or there are fewer keys than
+            queries.
 
     Source: Press et al. 2022, section 3.
 
     Example:
         >>> alibi_bias(8, 1, 4)[0]       # one query at the end, slope 1/2
-        tensor([[-1.5000, -1.0000, -0.5000, -0.0000]])
+        tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
     """
     n_keys = n_queries if n_keys is None else n_keys
-    if n_queries < 0 or n_keys < n_queries:
+    if n_queries < 0 or n_keys < 0:
+        raise ValueError(f"sizes must not be negative, got {n_queries} queries and {n_keys} keys")
+    if n_keys < n_queries:
         raise ValueError(
             f"ALiBi needs at least as many keys as queries, got {n_queries} queries and "
             f"{n_keys} keys"
         )
-    query = torch.arange(n_keys - n_queries, n_keys)[:, None]
-    distance = query - torch.arange(n_keys)
-    distance = distance.abs() if bidirectional else distance
-    bias = -_slopes(n_heads)[:, None, None] * distance
-    return bias.to(torch.get_default_dtype() if dtype is None else dtype)
+    # One row of all distances; each query sees a stretch of it, the last query the first stretch.
+    ahead = torch.arange(1 - n_keys, n_queries + 1)
+    line = _slopes(n_heads)[:, None] * (-ahead.abs() if bidirectional else ahead)
+    line = line.to(torch.get_default_dtype() if dtype is None else dtype).to(device)
+    return line.unfold(-1, n_keys, 1)[:, :n_queries].flip(1)
 
 
 def _angles(
@@ -379,7 +393,9 @@ def _rows(table: Tensor, n_tokens: int, offset: int) -> Tensor:
             f"the table has positions 0 … {len(table) - 1}, got positions {offset} … "
             f"{offset + n_tokens - 1}"
         )
-    return table[offset : offset + n_tokens]
+    return table[
+        offset : offset + n_tokens
+    ].clone()  # what is done to the rows in place stays there
 
 
 def _check_layout(layout: str, name: str = "layout") -> None:

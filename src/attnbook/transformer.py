@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
 from attnbook import checkpoint
-from attnbook.attention import KeyValueCache, ProjectionBias
+from attnbook.attention import KeyValueCache, ProjectionBias, restored_on_error
 from attnbook.blocks import Activation, DecoderBlock, DecoderCache, EncoderBlock
-from attnbook.checks import check_dropout
+from attnbook.checks import check_dropout, check_integer
 from attnbook.draw import draw_, get_draw
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import token_mask
@@ -86,11 +86,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        sizes = ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_tokens", "n_kv_heads")
-        for name in sizes:
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        for name in ("vocab_size", "d_model", "n_heads", "n_layers", "max_tokens"):
+            _check_size(name, getattr(self, name))
+        for name in ("d_ff", "n_kv_heads"):
+            if getattr(self, name) is not None:
+                _check_size(name, getattr(self, name))
         if self.d_model % self.n_heads:
             raise ValueError(f"n_heads must divide d_model, got {self.n_heads} and {self.d_model}")
         if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
@@ -102,6 +102,8 @@ class ModelConfig:
             ("position", get_args(PositionKind)),
             ("activation", get_args(Activation)),
             ("attention_bias", (True, False, "qkv", "output")),
+            ("scaled", (True, False)),
+            ("tied", (True, False)),
             ("feed_forward_bias", (True, False)),
             ("norm_bias", (True, False)),
         ):
@@ -177,11 +179,10 @@ class TransformerConfig(ModelConfig):
         """Check every setting."""
         super().__post_init__()
         for name in ("n_decoder_layers", "target_vocab_size"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+            if getattr(self, name) is not None:
+                _check_size(name, getattr(self, name))
         smallest = min(self.vocab_size, self.target_vocab_size or self.vocab_size)
-        if self.padding_id is not None and not 0 <= self.padding_id < smallest:
+        if self.padding_id is not None and self.padding_id not in range(smallest):
             raise ValueError(
                 f"padding_id must be in both vocabularies, 0 … {smallest - 1}, got "
                 f"{self.padding_id}"
@@ -230,20 +231,22 @@ class Model(nn.Module):
             raise ValueError(f"{path} holds {held or 'no model of attnbook'}, not {cls.__name__}")
         try:
             model = cls(cls.config_class(**json.loads(metadata["config"])))
-            model.to(next(iter(weights.values())).dtype).load_state_dict(weights)
-        except (KeyError, TypeError, ValueError, RuntimeError, StopIteration) as error:
+            model.to(weights["embedding.weight"].dtype)  # what no file holds: tables of positions
+            model.load_state_dict(weights, assign=True)  # each weight in its own type
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} does not fit together: {error!r}") from None
         return model
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """In evaluation mode, and afterwards in the mode that it was in."""
-        was_training = self.training
+        """In evaluation mode, and afterwards each part in the mode that it was in."""
+        training = [module for module in self.modules() if module.training]
         self.eval()
         try:
             yield
         finally:
-            self.train(was_training)
+            for module in training:
+                module.training = True
 
     @staticmethod
     def _cross_entropy(
@@ -251,6 +254,7 @@ class Model(nn.Module):
         targets: Integer[Tensor, "batch tokens"],
         ignored: int = -100,
     ) -> Float[Tensor, ""]:
+        check_integer("targets", targets)
         if targets.shape != logits.shape[:2]:
             raise ValueError(
                 f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
@@ -323,7 +327,7 @@ class Encoder(Model):
         self, ids: Integer[Tensor, "batch tokens"], *, offset: int = 0
     ) -> Float[Tensor, "batch tokens d_model"]:
         """What the first block gets: embedding plus position, from position ``offset`` on."""
-        _check_length(offset + ids.shape[-1], self.config.max_tokens)
+        _check_ids(ids, offset, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, ids, offset)
         return torch.dropout(x, self.dropout, self.training)
 
@@ -341,6 +345,7 @@ class Encoder(Model):
             mask: as in ``forward``.
 
         Raises:
+            TypeError: if ids or targets are not integers.
             ValueError: if the shapes differ, a target is outside the vocabulary, or all are left
                 out.
         """
@@ -356,9 +361,10 @@ class Encoder(Model):
         if cache is not None:
             _check_cache(cache, KeyValueCache, len(self.blocks))
         x = self.input(ids, offset=0 if cache is None else len(cache[0]))
-        for i, block in enumerate(self.blocks):
-            own = None if cache is None else cache[i]
-            x = block(x, mask, causal=self.causal, cache=own)
+        with restored_on_error(cache or []):
+            for i, block in enumerate(self.blocks):
+                own = None if cache is None else cache[i]
+                x = block(x, mask, causal=self.causal, cache=own)
         normed: Tensor = self.final_norm(x)
         return normed
 
@@ -402,7 +408,7 @@ class LanguageModel(Encoder):
         Raises:
             TypeError: if ``ids`` are not integers.
             ValueError: if an id is outside the vocabulary, the sequence is too long, or the cache
-                is of another batch or another model.
+                is of another batch or another model; the cache then is as it was.
         """
         return self._logits(self._stack(ids, mask, cache))
 
@@ -535,7 +541,7 @@ class Transformer(Model):
         self, source: Integer[Tensor, "batch source"]
     ) -> Float[Tensor, "batch source d_model"]:
         """The memory: the encoder's output for each source token."""
-        _check_length(source.shape[-1], self.config.max_tokens)
+        _check_ids(source, 0, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, source, 0)
         x = torch.dropout(x, self.dropout, self.training)
         for block in self.encoder_blocks:
@@ -560,19 +566,27 @@ class Transformer(Model):
             cache: from :meth:`new_cache`.
 
         Raises:
-            ValueError: as ``forward``, or if the cache is of another batch or another model.
+            TypeError: if ids are not integers.
+            ValueError: as ``forward``, or if ``memory`` is not of ``source``, or the cache is of
+                another batch or another model; the cache then is as it was.
         """
+        if source.shape != memory.shape[:2]:
+            raise ValueError(
+                f"source has shape {tuple(source.shape)} but memory {tuple(memory.shape)}"
+            )
         if cache is not None:
             _check_cache(cache, DecoderCache, len(self.decoder_blocks))
         offset = 0 if cache is None else len(cache[0])
-        _check_length(offset + target.shape[-1], self.config.max_tokens)
+        _check_ids(target, offset, self.config.max_tokens)
         embedding = self.embedding if self.target_embedding is None else self.target_embedding
         x = _embed(embedding, self.target_positions, target, offset)
         x = torch.dropout(x, self.dropout, self.training)
-        for i, block in enumerate(self.decoder_blocks):
-            # Padding in the target comes last, so the causal mask already hides it.
-            own = None if cache is None else cache[i]
-            x = block(x, memory, None, self._padding(source), cache=own)
+        parts = [part for one in cache or [] for part in (one.attention, one.cross_attention)]
+        with restored_on_error(parts):
+            for i, block in enumerate(self.decoder_blocks):
+                # Padding in the target comes last, so the causal mask already hides it.
+                own = None if cache is None else cache[i]
+                x = block(x, memory, None, self._padding(source), cache=own)
         x = self.decoder_norm(x)
         logits: Tensor = embedding.logits(x) if self.output is None else self.output(x)
         return logits
@@ -627,7 +641,7 @@ class Transformer(Model):
         with self._evaluating():
             memory = self.encode(source)
             cache = self.new_cache()
-            new = torch.full_like(source[:, :1], start_id)
+            new = source.new_full((len(source), 1), start_id, dtype=torch.long)
             target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
             for _ in range(n_tokens):
                 if ended.all():
@@ -678,14 +692,17 @@ def deepnorm_pair(
     return (0.81 * both, 0.87 / both), ((3 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)
 
 
+def _check_size(name: str, size: object) -> None:
+    if type(size) is not int or size < 1:  # True is no size, and no file holds NumPy's integers
+        raise ValueError(f"{name} must be a positive integer, got {size!r}")
+
+
 def _embed(
     embedding: TokenEmbedding,
     positions: SinusoidalPositions | LearnedPositions | None,
     ids: Integer[Tensor, "batch tokens"],
     offset: int,
 ) -> Float[Tensor, "batch tokens d_model"]:
-    if ids.dim() != 2:
-        raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
     x: Tensor = embedding(ids)
     if positions is not None:
         x = x + positions(ids.shape[-1], offset=offset)
@@ -714,6 +731,13 @@ def _check_cache(
         )
 
 
+def _check_ids(ids: Integer[Tensor, "batch tokens"], offset: int, max_tokens: int) -> None:
+    check_integer("ids", ids)
+    if ids.dim() != 2:
+        raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
+    _check_length(offset + ids.shape[1], max_tokens)
+
+
 def _check_length(n_tokens: int, max_tokens: int) -> None:
     if n_tokens > max_tokens:
         raise ValueError(f"the model takes at most {max_tokens} tokens, got {n_tokens}")
@@ -731,5 +755,7 @@ def _pick(
     if top_k is not None and top_k < logits.shape[-1]:
         values, tokens = logits.topk(top_k)
         return tokens.gather(1, _pick(values, temperature, None, generator)[:, None])[:, 0]
-    probabilities = (logits / temperature).softmax(dim=-1)
+    # Relative to the largest, no logit overflows, however low the temperature.
+    below = logits - logits.amax(dim=-1, keepdim=True)
+    probabilities = (below / temperature).softmax(dim=-1)
     return torch.multinomial(probabilities, 1, generator=generator)[:, 0]

@@ -14,6 +14,7 @@ from compare import (
     randomize,
 )
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from transformers.models.bert.modeling_bert import BertAttention, BertConfig, BertLayer
 
 from attnbook import ALiBi, EncoderBlock, MultiHeadAttention
@@ -140,6 +141,24 @@ class TestRefused:
             from_bert(layer(is_decoder=True))
         with pytest.raises(ValueError, match=r"BertLayer\(add_cross_attention=True\): "):
             from_bert(layer(is_decoder=True, add_cross_attention=True))
+
+    def test_scale(self) -> None:
+        theirs = attention()
+        theirs.self.scaling = 1.0
+        with pytest.raises(
+            ValueError, match=r"BertAttention\(scaling=1.0\): our logits are scaled"
+        ):
+            from_bert(theirs)
+
+    def test_parts_that_were_changed(self) -> None:
+        theirs = attention()
+        prune.random_unstructured(theirs.output.dense, "bias", amount=1)
+        with pytest.raises(ValueError, match=r"has not: output\.dense\.bias_mask"):
+            from_bert(theirs)
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+        prune.random_unstructured(ours.feed_forward.inner, "bias", amount=1)
+        with pytest.raises(ValueError, match=r"has not: feed_forward\.inner\.bias_mask"):
+            to_bert(ours)
 
     def test_activation(self) -> None:
         with pytest.raises(ValueError, match=r"BertLayer\(hidden_act='silu'\): it must be one"):

@@ -14,6 +14,7 @@ from compare import (
     randomize,
 )
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Config
 
 from attnbook import ALiBi, MultiHeadAttention
@@ -122,6 +123,20 @@ class TestRefused:
     def test_ours(self, options: dict[str, object], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             to_gpt2(MultiHeadAttention(D_MODEL, N_HEADS, **options))
+
+    def test_scale(self) -> None:
+        theirs = attention()
+        theirs.scaling = 1.0
+        with pytest.raises(
+            ValueError, match=r"GPT2Attention\(scaling=1.0\): our logits are scaled"
+        ):
+            from_gpt2(theirs)
+
+    def test_parts_that_were_changed(self) -> None:
+        theirs = attention()
+        prune.random_unstructured(theirs.c_attn, "bias", amount=1)
+        with pytest.raises(ValueError, match=r"has not: c_attn\.bias_mask, c_attn\.bias_orig"):
+            from_gpt2(theirs)
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:

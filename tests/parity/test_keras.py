@@ -155,6 +155,13 @@ def test_a_kernel_for_speed_is_no_other_function() -> None:
         assert torch.equal(tensor, from_keras(theirs.get_weights()).state_dict()[name])
 
 
+def test_bfloat16_goes_by_way_of_float32() -> None:
+    ours = MultiHeadAttention(D_MODEL, N_HEADS).bfloat16()
+    for array, there in zip(to_keras(ours), to_keras(ours.float()), strict=True):
+        assert array.dtype == np.float32
+        assert (array == there).all()
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -205,8 +212,10 @@ class TestRefused:
             from_keras(arrays[:7])
         with pytest.raises(ValueError, match=r"kernels \(width, heads, width\), got \(12, 12\)"):
             from_keras([arrays[0].reshape(12, 12), *arrays[1:]])
-        with pytest.raises(ValueError, match=r"do not fit together: .* for key"):
+        with pytest.raises(ValueError, match=r"heads=\[4, 2, 4\]\): the query has 4, and all"):
             from_keras([*arrays[:2], arrays[2][:, :2], *arrays[3:]])
+        with pytest.raises(ValueError, match=r"do not fit together: .* for key"):
+            from_keras([*arrays[:2], arrays[2][:, :, :2], *arrays[3:]])
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -113,10 +113,18 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"LlamaAttention\(rope_type='linear'\): "):
             from_llama(attention(rope_parameters=rope))
 
+    def test_scale(self) -> None:
+        theirs = attention()
+        theirs.scaling = 1.0
+        with pytest.raises(
+            ValueError, match=r"LlamaAttention\(scaling=1.0\): our logits are scaled"
+        ):
+            from_llama(theirs)
+
     def test_weights_kept_elsewhere(self) -> None:
         theirs = attention()
         nn.utils.parametrizations.weight_norm(theirs.k_proj)
-        with pytest.raises(ValueError, match=r"no matrix under its usual name for key"):
+        with pytest.raises(ValueError, match=r"has not: k_proj.parametrizations.weight.original0"):
             from_llama(theirs)
 
     @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from compare import (
     randomize,
 )
 from torch import Tensor, nn
+from torch.ao.nn import quantizable
+from torch.nn.utils import parametrize, prune
 
 from attnbook import ALiBi, DecoderBlock, EncoderBlock, MultiHeadAttention
 from attnbook.interop import from_torch, to_torch
@@ -253,7 +255,72 @@ def test_torch_replaces_the_tanh_form_of_gelu_in_its_fast_path() -> None:
         assert torch.equal(theirs(x), exact(x))
 
 
+def pruned(module: nn.Module, name: str) -> nn.Module:
+    """What it computes with is no parameter any more."""
+    prune.random_unstructured(module.get_submodule(name), "bias", amount=1)
+    return module
+
+
+def parametrized(module: nn.Module, name: str) -> nn.Module:
+    parametrize.register_parametrization(module.get_submodule(name), "weight", nn.Tanh())
+    return module
+
+
+def replaced(module: nn.Module, name: str, part: nn.Module) -> nn.Module:
+    module.set_submodule(name, part)
+    return module
+
+
+def encoder_layer() -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(D_MODEL, N_HEADS, D_FF)
+
+
 class TestRefused:
+    @pytest.mark.parametrize(
+        ("module", "message"),
+        [
+            (pruned(nn.MultiheadAttention(4, 2), "out_proj"), r"has not: out_proj\.bias_mask, out"),
+            (parametrized(nn.MultiheadAttention(4, 2), "out_proj"), r"out_proj\.parametrizations"),
+            (pruned(encoder_layer(), "linear1"), r"^Linear has .* has not: bias_mask, bias_orig"),
+            (pruned(encoder_layer(), "self_attn.out_proj"), r"has not: out_proj\.bias_mask"),
+            (
+                replaced(encoder_layer(), "norm1", nn.RMSNorm(D_MODEL)),
+                r"norm1 must be of class LayerNorm",
+            ),
+            (
+                replaced(encoder_layer(), "linear2", nn.Identity()),
+                "linear2 must be of class Linear, got",
+            ),
+            (
+                replaced(encoder_layer(), "dropout1", nn.Identity()),
+                "dropout1 must be of class Dropout, got",
+            ),
+            (
+                replaced(encoder_layer(), "norm1", nn.LayerNorm(D_MODEL, bias=False)),
+                r"TransformerEncoderLayer\.norm1 has no bias",
+            ),
+            (
+                replaced(encoder_layer(), "adapter", nn.Linear(2, 2)),
+                r"has not: adapter\.bias, adapter\.w",
+            ),
+        ],
+    )
+    def test_parts_that_were_changed(self, module: nn.Module, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            from_torch(module)
+
+    @pytest.mark.parametrize("name", ["output", "query"])
+    def test_ours_with_a_part_that_was_changed(self, name: str) -> None:
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF, bias=True)
+        pruned(ours.attention, name)
+        with pytest.raises(ValueError, match=rf"has not: {name}\.bias_mask, {name}\.bias_orig"):
+            to_torch(ours.attention)
+        with pytest.raises(ValueError, match=rf"has not: {name}\.bias_mask, {name}\.bias_orig"):
+            to_torch(ours)
+        ours = pruned(EncoderBlock(D_MODEL, N_HEADS, D_FF), "feed_forward.outer")
+        with pytest.raises(ValueError, match=r"has not: bias_mask, bias_orig"):
+            to_torch(ours)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -326,11 +393,19 @@ class TestRefused:
         class Derived(nn.MultiheadAttention):
             pass
 
-        message = "expected MultiheadAttention, TransformerEncoderLayer or .* of torch, got"
+        message = (
+            "expected MultiheadAttention, TransformerEncoderLayer or .* of torch.nn.modules, got"
+        )
         with pytest.raises(TypeError, match=f"{message} torch.nn.modules.linear.Linear"):
             from_torch(nn.Linear(2, 2))
         with pytest.raises(TypeError, match=f"{message} .*Derived"):
             from_torch(Derived(4, 2))
+        with pytest.raises(TypeError, match=f"{message} torch.ao.nn.quantizable"):
+            from_torch(quantizable.MultiheadAttention(4, 2))
+        layer = nn.TransformerDecoderLayer(4, 2, 8)
+        layer.multihead_attn = Derived(4, 2)
+        with pytest.raises(TypeError, match=r"expected MultiheadAttention of .*Derived"):
+            from_torch(layer)
         message = (
             "expected MultiHeadAttention, EncoderBlock or DecoderBlock of attnbook, got Linear"
         )

@@ -234,7 +234,7 @@ class TestRefused:
     def test_parameters_of_a_later_version(self) -> None:
         theirs = attention()
         theirs.to_r = nn.Linear(DIM, 3)
-        with pytest.raises(ValueError, match=r"that ours has not: to_r\.bias, to_r\.weight"):
+        with pytest.raises(ValueError, match=r"other side has not: to_r\.bias, to_r\.weight"):
             from_x_transformers(theirs)
 
     @pytest.mark.parametrize(
