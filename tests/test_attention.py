@@ -342,6 +342,15 @@ def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> No
     assert not gradient[1:, ..., 2, :].any()
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+@on_both_paths
+def test_a_scale_of_zero_or_less_leaves_the_causal_mask_as_it_is(path: str, scale: float) -> None:
+    tensors = torch.randn(3, 1, 1, 4, 8).requires_grad_()
+    output = attend(path, *tensors, causal=True, scale=scale)
+    assert_near(output, attend(path, *tensors, causal_mask(4), scale=scale))
+    assert torch.autograd.grad(output.sum(), tensors)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("heads", [(0, 2), (2, 0)])
 @on_both_paths
 def test_no_heads_on_one_side(path: str, heads: tuple[int, int]) -> None:

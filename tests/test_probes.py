@@ -256,7 +256,7 @@ def expected_attention(logits: Tensor, allowed: Tensor) -> dict[str, float]:
         "logit_variance_in_row": sum((s - s.mean()).square().sum().item() for s in rows)
         / len(pairs),
         "entropy": float(np.mean(entropies)),
-        "effective_keys": float(np.mean(np.exp(entropies))),
+        "perplexity": float(np.mean(np.exp(entropies))),
         "keys": float(np.mean([len(s) for s in rows])),
         "largest": float(np.mean([a.max().item() for a in weights])),
     }
@@ -476,7 +476,7 @@ class TestAttention:
             each.append(row(one.attention, "(model)"))
         got, queries = row(probe.attention, "(model)"), np.array([6, 7])
         assert got.calls == 2
-        for name in ("entropy", "effective_keys", "keys", "largest"):
+        for name in ("entropy", "perplexity", "keys", "largest"):
             values = [getattr(one, name) for one in each]
             assert getattr(got, name) == near(np.average(values, weights=queries)), name
         pairs = np.array([one.keys for one in each]) * queries

@@ -857,15 +857,15 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     _require(name, **{option: (*values, none) for option, values in found.items()})
     softmax = peer.attend.attn_fn
     kind = getattr(softmax, "func", softmax)
-    if kind is not F.softmax or softmax.keywords.get("dim") != -1:
+    if kind is not F.softmax or getattr(softmax, "keywords", {}).get("dim") != -1:
         function = getattr(kind, "__name__", repr(kind))
         option = _X_SOFTMAX.get(function, "custom_attn_fn")
         raise ValueError(f"{name}({option}={function}): our weights are a softmax over the keys")
     matrix = isinstance(peer.to_out, nn.Linear)
     _require(name, project_out=(matrix, True, "our output is always a matrix"))
-    d_model = peer.to_q.in_features
-    _require(name, dim_out=(peer.to_out.out_features, d_model, "ours is as wide as the input"))
     state = _known(peer, *_parameters(_X_NAMES.values()))
+    d_model, dim_out = state["to_q.weight"].shape[1], state["to_out.weight"].shape[0]
+    _require(name, dim_out=(dim_out, d_model, "ours is as wide as the input"))
     return _attention(
         _reordered(_renamed(state, _inverse(_X_NAMES)), peer.heads, peer.groups),
         peer.heads,

@@ -43,7 +43,7 @@ PLACE = ("name", "layer", "part")
 ACTIVATIONS = (*PLACE, "calls", "rms", "variance", "gradient_rms", "cosine", "rank")
 ATTENTION = (
     *(*PLACE, "calls", "logit_variance", "logit_variance_in_row"),
-    *("entropy", "effective_keys", "keys", "largest"),
+    *("entropy", "perplexity", "keys", "largest"),
 )
 PARAMETERS = (*PLACE, "rms", "gradient_rms", "update")
 
@@ -105,7 +105,7 @@ class Probe:
         over pairs (so a query with many keys counts more) of :math:`(s_{ij} - \bar s_i)^2` with
         each query's own mean, which is what the softmax sees.
         After the softmax, before any dropout, means over the queries that may attend to something:
-        ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}` in nats; ``effective_keys``, the mean of
+        ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}` in nats; ``perplexity``, the mean of
         :math:`e^{H_i}` (and not the exponential of the mean); ``keys``, how many are allowed;
         ``largest``, the largest weight.
 
@@ -167,7 +167,7 @@ class Probe:
         >>> model = nn.TransformerEncoder(layer, 3)
         >>> with Probe(model, only="*self_attn") as probe:
         ...     model(torch.zeros(2, 5, 16)).sum().backward()
-        >>> probe.attention["effective_keys"]  # of equal tokens: all
+        >>> probe.attention["perplexity"]  # of equal tokens: all
         array([5., 5., 5.])
         >>> probe.activations.parts
         ['self_attn']

@@ -19,7 +19,7 @@ from attnbook.probes import Probe
 from attnbook.tables import Table
 
 VOCAB, D_MODEL, N_LAYERS, N_HEADS = 13, 16, 2, 4
-COLUMNS = ("logit_variance", "logit_variance_in_row", "entropy", "effective_keys", "largest")
+COLUMNS = ("logit_variance", "logit_variance_in_row", "entropy", "perplexity", "largest")
 FLOAT32 = 1e-4
 """Some of theirs computes the softmax in float32."""
 
@@ -74,11 +74,11 @@ def inputs(padded: bool) -> dict[str, Tensor]:
 
 def weights_read(weights: tuple[Tensor, ...], allowed: Tensor) -> dict[str, list[float]]:
     """Entropy and largest weight of each layer, from what the model itself returns."""
-    read: dict[str, list[float]] = {name: [] for name in ("entropy", "effective_keys", "largest")}
+    read: dict[str, list[float]] = {name: [] for name in ("entropy", "perplexity", "largest")}
     for layer in weights:
         entropies = -torch.special.xlogy(layer, layer).sum(-1)
         read["entropy"].append(entropies.mean().item())
-        read["effective_keys"].append(entropies.exp().mean().item())
+        read["perplexity"].append(entropies.exp().mean().item())
         read["largest"].append(layer.amax(-1).mean().item())
     read["keys"] = [allowed.sum(-1).double().mean().item()] * len(weights)
     return read

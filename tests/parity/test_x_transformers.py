@@ -221,6 +221,9 @@ class TestRefused:
         theirs = attention(custom_attn_fn=functools.partial(torch.softmax, dim=-2))
         with pytest.raises(ValueError, match=r"\(custom_attn_fn=softmax\): "):
             from_x_transformers(theirs)
+        theirs = attention(custom_attn_fn=nn.functional.softmax)  # over which axis?
+        with pytest.raises(ValueError, match=r"\(custom_attn_fn=softmax\): "):
+            from_x_transformers(theirs)
         theirs = attention(custom_attn_fn=functools.partial(nn.functional.softmax, dim=-2))
         with pytest.raises(ValueError, match=r"\(custom_attn_fn=softmax\): "):
             from_x_transformers(theirs)
@@ -235,6 +238,12 @@ class TestRefused:
         theirs = attention()
         theirs.to_r = nn.Linear(DIM, 3)
         with pytest.raises(ValueError, match=r"other side has not: to_r\.bias, to_r\.weight"):
+            from_x_transformers(theirs)
+
+    def test_parts_that_were_replaced(self) -> None:
+        theirs = attention()
+        theirs.to_q = nn.Sequential(theirs.to_q)
+        with pytest.raises(ValueError, match=r"other side has not: to_q\.0\.weight"):
             from_x_transformers(theirs)
 
     @pytest.mark.parametrize(
