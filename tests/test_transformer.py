@@ -12,6 +12,7 @@ from attnbook import (
     DecoderBlock,
     DecoderCache,
     Encoder,
+    EncoderBlock,
     KeyValueCache,
     LanguageModel,
     LearnedPositions,
@@ -369,6 +370,25 @@ def test_call_that_fails_leaves_every_cache_as_it_was(position: str) -> None:
     )
 
 
+def break_(block: EncoderBlock | DecoderBlock) -> Callable[[], None]:
+    """Its last step fails, until what is returned is called."""
+    last = block.feed_forward.inner
+    whole, last.weight = last.weight, nn.Parameter(last.weight[:, :5])
+    return lambda: setattr(last, "weight", whole)
+
+
+def test_so_does_one_that_fails_in_the_last_block() -> None:
+    model, ids = LanguageModel(SMALL), torch.randint(7, (1, 5))
+    cache = model.new_cache()
+    model(ids[:, :3], cache=cache)
+    mend = break_(model.blocks[-1])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(ids[:, 3:], cache=cache)
+    mend()
+    again = model(ids[:, 3:], cache=cache)
+    torch.testing.assert_close(again, model(ids)[:, 3:], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("held", [0, 1])
 def test_call_that_fails_leaves_the_decoders_cache_as_it_was(
@@ -382,11 +402,10 @@ def test_call_that_fails_leaves_the_decoders_cache_as_it_was(
     with pytest.raises(ValueError, match=r"something else than this tensor|a batch of 1"):
         model.decode(target[:, held:], wrong, source.expand(len(wrong), -1), cache=cache)
     assert [len(one) for one in cache] == n_layers * [held]
-    last = model.decoder_blocks[-1].feed_forward.inner
-    weight, last.weight = last.weight, nn.Parameter(last.weight[:, :5])  # the last step fails
+    mend = break_(model.decoder_blocks[-1])
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model.decode(target[:, held:], memory, source, cache=cache)
-    last.weight = nn.Parameter(weight)
+    mend()
     again = model.decode(target[:, held:], memory, source, cache=cache)
     expected = model.decode(target, memory, source)[:, held:]
     torch.testing.assert_close(again, expected, rtol=0, atol=1e-12)
@@ -516,7 +535,7 @@ def test_generation_switches_dropout_off_and_leaves_the_mode_as_it_was() -> None
 
 
 def test_no_temperature_is_too_low() -> None:
-    model = LanguageModel(SMALL)
+    model = LanguageModel(SMALL).float()
     nn.init.normal_(model.embedding.weight, std=10.0)
     ids = torch.tensor([[1, 2]])
     greedy = model.generate(ids, 7, temperature=0)
@@ -696,6 +715,14 @@ def test_generation_stops_when_all_have_ended() -> None:
     drawn = model.generate(source[:1], start_id=1, end_id=int(first[0]), n_tokens=9)
     assert drawn.tolist() == [[int(first[0])]]
     assert model.generate(source, start_id=1, end_id=2, n_tokens=0).shape == (2, 0)
+
+
+def test_generation_from_few_and_from_small_tokens() -> None:
+    model = pair(target_vocab_size=1000)
+    options = {"start_id": 999, "end_id": 998, "n_tokens": 3}
+    source = torch.tensor([[1, 2, 3]])
+    assert torch.equal(model.generate(source.byte(), **options), model.generate(source, **options))
+    assert model.generate(source[:, :0].repeat(2, 1), **options).shape == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -757,5 +757,6 @@ def _pick(
         return tokens.gather(1, _pick(values, temperature, None, generator)[:, None])[:, 0]
     # Relative to the largest, no logit overflows, however low the temperature.
     below = logits - logits.amax(dim=-1, keepdim=True)
+    temperature = max(temperature, torch.finfo(logits.dtype).tiny)
     probabilities = (below / temperature).softmax(dim=-1)
     return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
