@@ -238,7 +238,34 @@ def test_cache_holds_another_memory() -> None:
     with refused(ValueError, "the cache holds a memory's keys: self-attention needs its own"):
         module(x, cache=cache)
     assert len(cache) == 4
-    assert torch.equal(module(x, memory.clone(), cache=cache), module(x, memory, cache=cache))
+    with torch.no_grad():
+        assert torch.equal(module(x, memory.clone(), cache=cache), module(x, memory, cache=cache))
+
+
+@pytest.mark.parametrize("other", ["of its own gradient", "meta", "of another type"])
+def test_an_equal_memory_is_another(other: str) -> None:
+    module, cache, x = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(1, 3, 8)
+    memory = torch.randn(1, 4, 8)
+    module(x, memory, cache=cache)
+    another = {
+        "of its own gradient": memory.clone().requires_grad_(),
+        "meta": memory.to("meta"),
+        "of another type": memory.float(),
+    }[other]
+    message = "the cache holds keys and values of something else than this tensor"
+    with torch.autocast("cpu", enabled=other == "of another type"), refused(ValueError, message):
+        module(x, another, cache=cache)
+
+
+def test_a_cache_is_cut() -> None:
+    module, cache, x = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(1, 5, 8)
+    whole = module(x, causal=True, cache=cache)
+    cache.cut(3)
+    assert len(cache) == 3
+    assert_near(module(x[:, 3:], causal=True, cache=cache), whole[:, 3:])
+    cache.cut(0)
+    assert len(cache) == 0
+    assert_near(module(x, causal=True, cache=cache), whole)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,15 @@ with torch.no_grad():
     steps = torch.cat([step(part) for part in ids.split(2, dim=1)], dim=1)
     torch.testing.assert_close(steps, model(ids))
 
+model = LanguageModel(ModelConfig(10, d_model=16, position="alibi")).eval()
+of_any_length = torch.compile(model, dynamic=True, **whole)
+for tokens in (6, 9):
+    ids = torch.randint(10, (1, tokens))
+    torch.testing.assert_close(of_any_length(ids), model(ids))
+tokens = {"ids": {1: torch.export.Dim("tokens", min=2, max=200)}}
+exported = torch.export.export(model, (ids[:, :6],), dynamic_shapes=tokens).module()
+torch.testing.assert_close(exported(ids), model(ids))
+
 class Cross(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,8 +1,10 @@
 import copy
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
@@ -37,26 +39,29 @@ def small(**changes: object) -> ModelConfig:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 0}, "vocab_size must be a positive integer, got 0"),
-        ({"d_model": -4}, "d_model must be a positive integer, got -4"),
-        ({"n_heads": 0}, "n_heads must be a positive integer, got 0"),
-        ({"n_layers": 0}, "n_layers must be a positive integer, got 0"),
-        ({"d_ff": -1}, "d_ff must be a positive integer, got -1"),
-        ({"max_tokens": 0}, "max_tokens must be a positive integer, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a positive int, got 0"),
+        ({"d_model": -4}, "d_model must be a positive int, got -4"),
+        ({"n_heads": 0}, "n_heads must be a positive int, got 0"),
+        ({"n_layers": 0}, "n_layers must be a positive int, got 0"),
+        ({"d_ff": -1}, "d_ff must be a positive int, got -1"),
+        ({"max_tokens": 0}, "max_tokens must be a positive int, got 0"),
         ({"d_model": 9}, "d_model must be even for sinusoids, got 9"),
         ({"d_model": 9, "position": "rotary"}, "d_model/n_heads must be even .* got 9 and 3"),
         ({"n_kv_heads": 2}, "n_kv_heads must divide n_heads, got 2 and 3"),
-        ({"n_kv_heads": -3}, "n_kv_heads must be a positive integer, got -3"),
+        ({"n_kv_heads": -3}, "n_kv_heads must be a positive int, got -3"),
         ({"position": "relative"}, "position must be one of sinusoidal, .*, got 'relative'"),
         ({"activation": "swish"}, "activation must be one of relu, .*, got 'swish'"),
         ({"n_heads": 5}, "n_heads must divide d_model, got 5 and 12"),
         ({"norm": "sandwich"}, "norm must be one of pre, post, none, deepnorm, got 'sandwich'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
-        ({"vocab_size": None}, "vocab_size must be a positive integer, got None"),
-        ({"vocab_size": True}, "vocab_size must be a positive integer, got True"),
-        ({"n_layers": 2.0}, r"n_layers must be a positive integer, got 2.0"),
-        ({"d_ff": "20"}, r"d_ff must be a positive integer, got '20'"),
+        ({"vocab_size": None}, "vocab_size must be a positive int, got None"),
+        ({"vocab_size": True}, "vocab_size must be a positive int, got True"),
+        ({"n_layers": 2.0}, r"n_layers must be a positive int, got 2.0"),
+        ({"d_ff": "20"}, r"d_ff must be a positive int, got '20'"),
+        ({"n_heads": np.int64(3)}, r"n_heads must be a positive int, got np.int64\(3\)"),
+        ({"tied": np.True_}, "tied must be one of True, False, got np.True_"),
+        ({"dropout": np.float32(0.1)}, "dropout must be a float, got np.float32"),
         ({"tied": "no"}, "tied must be one of True, False, got 'no'"),
         ({"scaled": None}, "scaled must be one of True, False, got None"),
         ({"embedding_init": "xavier"}, "unknown initialization 'xavier'; known: inverse_sqrt"),
@@ -305,6 +310,16 @@ def test_targets_and_ids_are_integers() -> None:
         model([[1, 2]])
 
 
+def test_no_small_integer_is_taken_for_minus_100() -> None:
+    model, ids = LanguageModel(small(vocab_size=200)), torch.tensor([[1, 2, 3]])
+    targets = torch.full((1, 3), 156)  # as uint8, the same as -100
+    assert torch.equal(model.loss(ids, targets.byte()), model.loss(ids, targets))
+    small_ids = ids.to(torch.uint16)
+    assert torch.equal(
+        model.generate(small_ids, 2, temperature=0), model.generate(ids, 2, temperature=0)
+    )
+
+
 def test_targets_may_be_of_any_integer_type() -> None:
     model, ids = Encoder(SMALL), torch.randint(7, (2, 5))
     assert torch.equal(model.loss(ids, ids.int()), model.loss(ids, ids))
@@ -370,20 +385,21 @@ def test_call_that_fails_leaves_every_cache_as_it_was(position: str) -> None:
     )
 
 
-def break_(block: EncoderBlock | DecoderBlock) -> Callable[[], None]:
-    """Its last step fails, until what is returned is called."""
-    last = block.feed_forward.inner
-    whole, last.weight = last.weight, nn.Parameter(last.weight[:, :5])
-    return lambda: setattr(last, "weight", whole)
+def break_(linear: nn.Linear) -> Callable[[], None]:
+    """It fails, until what is returned is called."""
+    whole, linear.weight = linear.weight, nn.Parameter(linear.weight[:, :5])
+    return lambda: setattr(linear, "weight", whole)
 
 
-def test_so_does_one_that_fails_in_the_last_block() -> None:
-    model, ids = LanguageModel(SMALL), torch.randint(7, (1, 5))
+@pytest.mark.parametrize("where", ["block", "output"])
+def test_so_does_one_that_fails_late(where: str) -> None:
+    model, ids = LanguageModel(small(tied=False)), torch.randint(7, (1, 5))
     cache = model.new_cache()
     model(ids[:, :3], cache=cache)
-    mend = break_(model.blocks[-1])
+    mend = break_(model.blocks[-1].feed_forward.inner if where == "block" else model.output)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model(ids[:, 3:], cache=cache)
+    assert [len(one) for one in cache] == [3, 3]
     mend()
     again = model(ids[:, 3:], cache=cache)
     torch.testing.assert_close(again, model(ids)[:, 3:], rtol=0, atol=1e-12)
@@ -391,10 +407,11 @@ def test_so_does_one_that_fails_in_the_last_block() -> None:
 
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("held", [0, 1])
+@pytest.mark.parametrize("where", ["block", "output"])
 def test_call_that_fails_leaves_the_decoders_cache_as_it_was(
-    n_layers: int, held: int, without_shape_checks: None
+    where: str, n_layers: int, held: int, without_shape_checks: None
 ) -> None:
-    model = pair(n_decoder_layers=n_layers)
+    model = pair(n_decoder_layers=n_layers, tied=False)
     source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 2]])
     memory, cache = model.encode(source), model.new_cache()
     model.decode(target[:, :held], memory, source, cache=cache)
@@ -402,7 +419,8 @@ def test_call_that_fails_leaves_the_decoders_cache_as_it_was(
     with pytest.raises(ValueError, match=r"something else than this tensor|a batch of 1"):
         model.decode(target[:, held:], wrong, source.expand(len(wrong), -1), cache=cache)
     assert [len(one) for one in cache] == n_layers * [held]
-    mend = break_(model.decoder_blocks[-1])
+    last = model.decoder_blocks[-1].feed_forward.inner if where == "block" else model.output
+    mend = break_(last)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model.decode(target[:, held:], memory, source, cache=cache)
     mend()
@@ -416,6 +434,22 @@ def test_a_block_restores_both_of_its_caches(without_shape_checks: None) -> None
     with pytest.raises(ValueError, match="a batch of 1 but memory of 2"):
         block(x, torch.randn(2, 4, 8), cache=cache)
     assert len(cache) == 0
+    encoder, own = EncoderBlock(8, 2, 16), KeyValueCache()
+    break_(encoder.feed_forward.inner)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        encoder(x, causal=True, cache=own)
+    assert len(own) == 0
+
+
+def test_a_step_does_not_hold_the_old_keys_of_all_blocks() -> None:
+    model, ids, alive = LanguageModel(SMALL), torch.randint(7, (1, 5)), []
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(ids[:, :3], cache=cache)
+        old = weakref.ref(cache[0].key)
+        model.blocks[1].register_forward_hook(lambda *_: alive.append(old() is not None))
+        model(ids[:, 3:], cache=cache)
+    assert alive == [False]
 
 
 def test_a_copy_of_a_cache_goes_on_where_it_was() -> None:
@@ -582,13 +616,13 @@ def pair(**changes: object) -> Transformer:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_decoder_layers": -1}, "n_decoder_layers must be a positive integer, got -1"),
-        ({"target_vocab_size": 0}, "target_vocab_size must be a positive integer, got 0"),
-        ({"padding_id": 7}, "padding_id must be in both vocabularies, 0 … 6, got 7"),
-        ({"padding_id": -1}, "padding_id must be in both vocabularies, 0 … 6, got -1"),
-        ({"padding_id": 0.5}, "padding_id must be in both vocabularies, 0 … 6, got 0.5"),
+        ({"n_decoder_layers": -1}, "n_decoder_layers must be a positive int, got -1"),
+        ({"target_vocab_size": 0}, "target_vocab_size must be a positive int, got 0"),
+        ({"padding_id": 7}, "padding_id must be an int in both vocabularies, 0 … 6, got 7"),
+        ({"padding_id": -1}, "padding_id must be an int in both vocabularies, 0 … 6, got -1"),
+        ({"padding_id": 0.0}, "padding_id must be an int in both vocabularies, 0 … 6, got 0.0"),
         ({"target_vocab_size": 3, "padding_id": 3}, "both vocabularies, 0 … 2, got 3"),
-        ({"vocab_size": 0}, "vocab_size must be a positive integer, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be a positive int, got 0"),
     ],
 )
 def test_config_of_an_encoder_decoder_refuses_and_names(

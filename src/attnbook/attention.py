@@ -46,7 +46,8 @@ def attention_logits(
     _check_types(query=query, key=key)
     _check_shapes(query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return (query * scale) @ key.mT  # scaled first: in float16 the products alone may overflow
+    # In float16 the larger way round may overflow.
+    return (query * scale) @ key.mT if abs(scale) < 1 else (query @ key.mT) * scale
 
 
 def attention_weights(
@@ -80,9 +81,9 @@ def attention_weights(
     _check_broadcast("mask", mask, logits.shape)
     # A row without any allowed key is computed from zeros, so that its softmax and its gradient
     # stay finite; its weights are set to zero afterwards.
-    empty = ~mask.any(dim=-1, keepdim=True)
-    logits = logits.masked_fill(~mask, -torch.inf).masked_fill(empty, 0.0)
-    return logits.softmax(dim=-1).masked_fill(empty, 0.0)
+    some = mask.any(dim=-1, keepdim=True)
+    filler = torch.where(some, -torch.inf, 0.0).to(logits.dtype)
+    return torch.where(mask, logits, filler).softmax(dim=-1).masked_fill(~some, 0.0)
 
 
 @overload
@@ -132,7 +133,7 @@ def scaled_dot_product_attention(
 
     Asked for the weights, it computes them step by step, as written here: that is the definition.
     Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
-    together. (On a CPU the kernel has no second derivatives; the definition has.)
+    together. (The kernel may have no second derivatives, where the definition has them.)
 
     The leading dimensions of the three are the same, with one exception: the last of them, the
     heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of
@@ -199,7 +200,7 @@ def scaled_dot_product_attention(
     forbidden: Tensor | None = mask
     if bias is not None:
         forbidden = bias if mask is None else torch.where(mask, bias, -torch.inf)
-    if forbidden is not None:  # of fewer dimensions, the kernel refuses it or makes way for another
+    if forbidden is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
         forbidden = forbidden[(None,) * (query.dim() - forbidden.dim())]
     return F.scaled_dot_product_attention(
         query,
@@ -268,10 +269,17 @@ class KeyValueCache:
             value = torch.cat([self.value, value], dim=-2)
         return key, value
 
+    def cut(self, n_tokens: int) -> None:
+        """Forget all tokens after the first ``n_tokens``."""
+        if n_tokens == 0:
+            self.key = self.value = self.memory = None
+        elif self.key is not None and self.value is not None:
+            self.key, self.value = self.key[:, :, :n_tokens], self.value[:, :, :n_tokens]
+
     def keep(
         self,
-        key: Float[Tensor, "batch kv_heads keys d_head"] | None,
-        value: Float[Tensor, "batch kv_heads keys d_value"] | None,
+        key: Float[Tensor, "batch kv_heads keys d_head"],
+        value: Float[Tensor, "batch kv_heads keys d_value"],
         memory: Float[Tensor, "batch keys d_memory"] | None = None,
     ) -> None:
         """Replace what is held."""
@@ -284,7 +292,7 @@ class KeyValueCache:
 
 @contextmanager
 def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
-    """What raises inside leaves these caches as they were, all of them.
+    """If anything inside raises, all these caches are put back as they were.
 
     Example:
         >>> cache = KeyValueCache()
@@ -296,12 +304,12 @@ def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
         >>> cache
         KeyValueCache(0 tokens)
     """
-    held = [(cache, cache.key, cache.value, cache.memory) for cache in caches]
+    held = [(cache, len(cache)) for cache in caches]  # no tensor, which would live on
     try:
         yield
     except BaseException:
-        for cache, key, value, memory in held:
-            cache.keep(key, value, memory)
+        for cache, length in held:
+            cache.cut(length)
         raise
 
 
@@ -587,7 +595,10 @@ class MultiHeadAttention(nn.Module):
 
 
 def _equal(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.dtype == b.dtype and a.equal(b)
+    """A copy of the same numbers, which no gradient has to find its way back to."""
+    if a is None or a.requires_grad or b.requires_grad or b.is_meta:
+        return False
+    return a.dtype == b.dtype and a.device == b.device and a.equal(b)
 
 
 def _check_types(**tensors: Tensor) -> None:

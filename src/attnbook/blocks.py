@@ -236,11 +236,12 @@ class EncoderBlock(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Run the block on ``x``; the rest as in ``MultiHeadAttention``."""
-        x = self.attention_residual(
-            x, lambda y: self.attention(y, mask=mask, causal=causal, cache=cache)
-        )
-        stream: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return stream
+        with restored_on_error([] if cache is None else [cache]):
+            x = self.attention_residual(
+                x, lambda y: self.attention(y, mask=mask, causal=causal, cache=cache)
+            )
+            stream: Tensor = self.feed_forward_residual(x, self.feed_forward)
+            return stream
 
 
 class DecoderCache:

@@ -13,7 +13,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     """Write tensors and metadata: first beside ``path``, then moved onto it.
 
     A save that is interrupted leaves the file that was there; one that is killed may also leave
-    what it had written, ``.NAME.NUMBER.unfinished``. Of saves at the same time the last one stays.
+    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays.
 
     Example:
         >>> import tempfile, torch
@@ -26,7 +26,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent}")
     data = safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()}, metadata)
-    unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.unfinished")
+    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("xb") as file:
             file.write(data)

@@ -21,6 +21,7 @@ probabilities. What the other side cannot express raises a ``ValueError`` that n
 its value. Whether attention is causal is no weight: our modules are told at each call.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -34,7 +35,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
-from attnbook.blocks import Activation, DecoderBlock, EncoderBlock, Residual
+from attnbook.blocks import Activation, DecoderBlock, EncoderBlock, FeedForward, Residual
 from attnbook.position import ALiBi, Rotary, convert_rotary_weight
 
 State = dict[str, Float[Tensor, "..."]]  # parameters by name
@@ -122,8 +123,8 @@ def from_torch(module: nn.Module) -> MultiHeadAttention | EncoderBlock | Decoder
         ``MultiHeadAttention``, ``EncoderBlock`` or ``DecoderBlock``, training if ``module`` is.
 
     Raises:
-        TypeError: if ``module``, or a layer's attention, is of another class; of a derived one,
-            too.
+        TypeError: if ``module``, or a layer's attention, is of another class, derived ones
+            included.
         ValueError: if it uses ``add_bias_kv`` or ``add_zero_attn``, ``kdim`` and ``vdim`` differ,
             a layer's activation is neither ReLU nor exact GELU, or a part was replaced, pruned or
             parametrized. (The tanh form is refused because torch itself replaces it by the exact
@@ -269,9 +270,9 @@ def _torch_activation(
     layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
 ) -> Activation:
     given: Any = layer.activation
-    if given in (F.relu, torch.relu) or isinstance(given, nn.ReLU):
+    if given in (F.relu, torch.relu) or type(given) is nn.ReLU:
         return "relu"
-    if given is F.gelu or (isinstance(given, nn.GELU) and given.approximate == "none"):
+    if given is F.gelu or (type(given) is nn.GELU and given.approximate == "none"):
         return "gelu"
     raise ValueError(
         f"nn.{type(layer).__name__}(activation={given!r}): it must be ReLU or the exact GELU"
@@ -400,6 +401,11 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     if name == "BertAttention":
         masks = "it masks what lies ahead by itself, ours when called with causal=True"
         d_head = peer.self.attention_head_size
+        _checked(peer.self, "transformers", "BertSelfAttention", "BertCrossAttention")
+        _checked(peer.output, "transformers", "BertSelfOutput")
+        for part in _BERT_NAMES.values():
+            _check_part(peer, part, nn.Linear)
+        _check_part(peer, "self.dropout", nn.Dropout)
         _require(
             name,
             is_decoder=(getattr(peer.self, "is_decoder", False), False, masks),
@@ -417,18 +423,22 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
         add_cross_attention=(peer.add_cross_attention, False, "an EncoderBlock has one attention"),
     )
     config = peer.attention.self.config
-    activations: dict[str, Activation] = {"relu": "relu", "gelu": "gelu"}
-    activations |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-    if config.hidden_act not in activations:
+    _checked(peer.intermediate, "transformers", "BertIntermediate")
+    _checked(peer.output, "transformers", "BertOutput")
+    activations: dict[str, Activation] = {"ReLU": "relu", "GELUActivation": "gelu"}
+    activations |= {"NewGELUActivation": "gelu_tanh", "GELUTanh": "gelu_tanh"}
+    activation = type(peer.intermediate.intermediate_act_fn).__name__
+    if activation not in activations:
         raise ValueError(
-            f"{name}(hidden_act={config.hidden_act!r}): it must be one of {', '.join(activations)}"
+            f"{name}(hidden_act={config.hidden_act!r}), an {activation}: it must be one of relu, "
+            f"gelu, gelu_new, gelu_pytorch_tanh"
         )
     with torch.device("meta"):
         block = EncoderBlock(
             config.hidden_size,
             config.num_attention_heads,
             config.intermediate_size,
-            activation=activations[config.hidden_act],
+            activation=activations[activation],
         )
     return _assembled(block, peer, _BERT_PARTS, from_bert)
 
@@ -509,9 +519,11 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
         "GPT2Attention",
         scale_attn_weights=(peer.scale_attn_weights, True, _OUR_SCALE),
         scale_attn_by_inverse_layer_idx=(by_layer, False, _OUR_SCALE),
-        scaling=(peer.scaling, peer.head_dim**-0.5, _OUR_SCALE),
+        scaling=(getattr(peer, "scaling", peer.head_dim**-0.5), peer.head_dim**-0.5, _OUR_SCALE),
         reorder_and_upcast_attn=(peer.reorder_and_upcast_attn, False, "ours keeps its type"),
     )
+    for part in ("c_attn", "c_proj"):
+        _checked(getattr(peer, part), "transformers", "Conv1D")
     state = _transposed(_known(peer, *_parameters(["q_attn", "c_attn", "c_proj"])))
     for kind in ("weight", "bias"):
         if peer.is_cross_attention:
@@ -590,6 +602,8 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
         rope_type=(rope["rope_type"], "default", "our frequencies are not scaled"),
         scaling=(peer.scaling, peer.head_dim**-0.5, _OUR_SCALE),
     )
+    for part in _LLAMA_NAMES.values():
+        _check_part(peer, part, nn.Linear)
     return _attention(
         _renamed(_known(peer, *_parameters(_LLAMA_NAMES.values())), _inverse(_LLAMA_NAMES)),
         peer.q_proj.out_features // peer.head_dim,
@@ -693,6 +707,7 @@ def from_keras(layer: object) -> MultiHeadAttention:
             input_rank=(len(peer.query_dense.equation.split(",")[0]), 3, tokens),
             sliding_window=(peer._sliding_window, None, "ours is told by a mask"),
             use_gate=(peer._use_gate, False, "ours has no gate"),
+            scale=(peer._inverse_sqrt_key_dim, 1 / math.sqrt(peer.key_dim), _OUR_SCALE),
             dtype=(peer.compute_dtype, peer.variable_dtype, "ours computes in the weights' type"),
         )
         weights, dropout = [_keras_tensor(variable) for variable in peer.weights], peer.dropout
@@ -864,6 +879,10 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     matrix = isinstance(peer.to_out, nn.Linear)
     _require(name, project_out=(matrix, True, "our output is always a matrix"))
     state = _known(peer, *_parameters(_X_NAMES.values()))
+    for part in _X_NAMES.values():
+        _check_part(peer, part, nn.Linear)
+    d_head = peer.to_q.out_features // peer.heads
+    _require(name, scale=(peer.attend.scale, d_head**-0.5, _OUR_SCALE))
     d_model, dim_out = state["to_q.weight"].shape[1], state["to_out.weight"].shape[0]
     _require(name, dim_out=(dim_out, d_model, "ours is as wide as the input"))
     return _attention(
@@ -961,6 +980,8 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
         ValueError: if ``peer`` lacks one of our options.
     """
     _check_ours(ours, MultiHeadAttention)
+    for part in (*_QKV, "output"):
+        _check_part(ours, part, nn.Linear)
     d_model, d_head = ours.d_model, ours.d_head
     bias = _BIAS[ours.query.bias is not None, ours.output.bias is not None]
     options: dict[str, tuple[object, object]] = {
@@ -998,6 +1019,9 @@ def _check_block(
 ) -> None:
     """Refuse what ``peer`` does not do around its attentions; ``bare`` is without any bias."""
     name = type(ours).__name__
+    _check_part(ours, "feed_forward", FeedForward)
+    for part in ("inner", "outer"):
+        _check_part(ours, f"feed_forward.{part}", nn.Linear)
     activation = ours.feed_forward.activation
     norms_biased = all(m.bias is not None for m in ours.modules() if isinstance(m, nn.LayerNorm))
     if not bare:
@@ -1006,11 +1030,12 @@ def _check_block(
             feed_forward_bias=(ours.feed_forward.inner.bias is not None, True, f"{peer} has them"),
             norm_bias=(norms_biased, True, f"{peer} has them"),
         )
-    for part in ours.children():
-        if isinstance(part, Residual):
-            if part.place not in norms:
-                raise ValueError(f"{name}(norm={part.place!r}): {peer} has {_either(norms)}")
-            _require(name, residual_scale=(part.scale, 1, f"{peer} does not scale its stream"))
+    for part, residual in ours.named_children():
+        if isinstance(residual, Residual):
+            if residual.place not in norms:
+                raise ValueError(f"{name}(norm={residual.place!r}): {peer} has {_either(norms)}")
+            _check_part(ours, f"{part}.norm", nn.LayerNorm)
+            _require(name, residual_scale=(residual.scale, 1, f"{peer} does not scale its stream"))
     if activation not in activations:
         raise ValueError(f"{name}(activation={activation!r}): {peer} has {_either(activations)}")
 
@@ -1033,7 +1058,7 @@ def _assembled(
             setattr(target.get_submodule(owner), attribute, part.p)
         else:
             _check_part(source, origin, type(mine))
-            state = _known(part, *mine.state_dict())
+            state = _known(part, *mine.state_dict(), inside=f"{type(source).__name__}.{origin}")
             if missing := mine.state_dict().keys() - state.keys():
                 raise ValueError(
                     f"{type(source).__name__}.{origin} has no {', '.join(sorted(missing))}"
@@ -1092,8 +1117,8 @@ def _parameters(modules: Iterable[str]) -> list[str]:
     return [f"{module}.{kind}" for module in modules for kind in ("weight", "bias")]
 
 
-def _known(module: nn.Module, *names: str) -> State:
-    """Copies of the module's parameters, which must be among these.
+def _known(module: nn.Module, *names: str, inside: str | None = None) -> State:
+    """Copies of all that the module's state holds, which must be among these names.
 
     Raises:
         ValueError: names the others. What was pruned or parametrized is stored under other names.
@@ -1101,7 +1126,7 @@ def _known(module: nn.Module, *names: str) -> State:
     state = module.state_dict()
     if unknown := sorted(state.keys() - set(names)):
         raise ValueError(
-            f"{type(module).__name__} has parameters that the other side has not: "
+            f"{inside or type(module).__name__} holds what the other side has not: "
             f"{', '.join(unknown)}"
         )
     return {name: _copy(tensor) for name, tensor in state.items()}
@@ -1132,7 +1157,7 @@ def _checked(given: object, library: str, *names: str) -> Any:
 
 
 def _check_ours(given: object, *kinds: type) -> None:
-    if not isinstance(given, kinds):
+    if type(given) not in kinds:
         names = [kind.__name__ for kind in kinds]
         raise TypeError(f"expected {_either(names)} of attnbook, got {type(given).__qualname__}")
 

@@ -332,7 +332,7 @@ def alibi_bias(
         n_keys: number of keys; as many as queries if not given.
         bidirectional: the bias falls to both sides.
         dtype: of the result, computed in float64; torch's default if not given.
-        device: where the bias is made.
+        device: of the result.
 
     Raises:
         ValueError: if ``n_heads`` is not positive, a size is negative, or there are fewer keys than
@@ -356,7 +356,7 @@ def alibi_bias(
     ahead = torch.arange(1 - n_keys, n_queries + 1)
     line = _slopes(n_heads)[:, None] * (-ahead.abs() if bidirectional else ahead)
     line = line.to(torch.get_default_dtype() if dtype is None else dtype).to(device)
-    return line.unfold(-1, n_keys, 1)[:, :n_queries].flip(1)
+    return line.as_strided((n_heads, n_queries, n_keys), (line.stride(0), 1, 1)).flip(1)
 
 
 def _angles(
@@ -393,9 +393,8 @@ def _rows(table: Tensor, n_tokens: int, offset: int) -> Tensor:
             f"the table has positions 0 … {len(table) - 1}, got positions {offset} … "
             f"{offset + n_tokens - 1}"
         )
-    return table[
-        offset : offset + n_tokens
-    ].clone()  # what is done to the rows in place stays there
+    # A copy, so that what is done to the rows in place does not reach the table.
+    return table[offset : offset + n_tokens].clone()
 
 
 def _check_layout(layout: str, name: str = "layout") -> None:

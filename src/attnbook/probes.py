@@ -104,7 +104,9 @@ class Probe:
         allowed pairs of query and key: ``logit_variance``, and ``logit_variance_in_row``, the mean
         over pairs (so a query with many keys counts more) of :math:`(s_{ij} - \bar s_i)^2` with
         each query's own mean, which is what the softmax sees.
-        After the softmax, before any dropout, means over the queries that may attend to something:
+        After the softmax, before any dropout, means over the queries that may attend to something
+        (where weights are returned, our attention gives a row without any key equal logits, and the
+        probe counts it):
         ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}` in nats; ``perplexity``, the mean of
         :math:`e^{H_i}` (and not the exponential of the mean); ``keys``, how many are allowed;
         ``largest``, the largest weight.

@@ -107,10 +107,10 @@ class ModelConfig:
             ("feed_forward_bias", (True, False)),
             ("norm_bias", (True, False)),
         ):
-            if getattr(self, name) not in choices:
+            given = getattr(self, name)
+            if not isinstance(given, bool | str) or given not in choices:
                 raise ValueError(
-                    f"{name} must be one of {', '.join(map(str, choices))}, got "
-                    f"{getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(map(str, choices))}, got {given!r}"
                 )
         if self.position == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, got {self.d_model}")
@@ -119,6 +119,8 @@ class ModelConfig:
                 f"d_model/n_heads must be even for rotary positions, got {self.d_model} and "
                 f"{self.n_heads}"
             )
+        if not isinstance(self.dropout, int | float):
+            raise ValueError(f"dropout must be a float, got {self.dropout!r}")
         check_dropout(self.dropout)
         get_draw(self.embedding_init)
 
@@ -182,10 +184,11 @@ class TransformerConfig(ModelConfig):
             if getattr(self, name) is not None:
                 _check_size(name, getattr(self, name))
         smallest = min(self.vocab_size, self.target_vocab_size or self.vocab_size)
-        if self.padding_id is not None and self.padding_id not in range(smallest):
+        padding = self.padding_id
+        if padding is not None and (type(padding) is not int or not 0 <= padding < smallest):
             raise ValueError(
-                f"padding_id must be in both vocabularies, 0 … {smallest - 1}, got "
-                f"{self.padding_id}"
+                f"padding_id must be an int in both vocabularies, 0 … {smallest - 1}, got "
+                f"{padding!r}"
             )
 
 
@@ -255,6 +258,7 @@ class Model(nn.Module):
         ignored: int = -100,
     ) -> Float[Tensor, ""]:
         check_integer("targets", targets)
+        targets = targets.long()
         if targets.shape != logits.shape[:2]:
             raise ValueError(
                 f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
@@ -263,9 +267,7 @@ class Model(nn.Module):
         if not (targets != ignored).any():
             raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
         try:
-            return F.cross_entropy(
-                logits.flatten(0, 1), targets.flatten().long(), ignore_index=ignored
-            )
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=ignored)
         except IndexError:
             raise ValueError(
                 f"targets must be in 0 … {logits.shape[-1] - 1}, or {ignored} to be left out, got "
@@ -358,13 +360,10 @@ class Encoder(Model):
         cache: list[KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """From the ids to the last block's output, normed."""
-        if cache is not None:
-            _check_cache(cache, KeyValueCache, len(self.blocks))
         x = self.input(ids, offset=0 if cache is None else len(cache[0]))
-        with restored_on_error(cache or []):
-            for i, block in enumerate(self.blocks):
-                own = None if cache is None else cache[i]
-                x = block(x, mask, causal=self.causal, cache=own)
+        for i, block in enumerate(self.blocks):
+            own = None if cache is None else cache[i]
+            x = block(x, mask, causal=self.causal, cache=own)
         normed: Tensor = self.final_norm(x)
         return normed
 
@@ -410,7 +409,10 @@ class LanguageModel(Encoder):
             ValueError: if an id is outside the vocabulary, the sequence is too long, or the cache
                 is of another batch or another model; the cache then is as it was.
         """
-        return self._logits(self._stack(ids, mask, cache))
+        if cache is not None:
+            _check_cache(cache, KeyValueCache, len(self.blocks))
+        with restored_on_error(cache or []):
+            return self._logits(self._stack(ids, mask, cache))
 
     def new_cache(self) -> list[KeyValueCache]:
         """An empty cache for each block."""
@@ -458,6 +460,7 @@ class LanguageModel(Encoder):
             raise ValueError(f"top_k must be positive, got {top_k}")
         _check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         with self._evaluating():
+            ids = ids.long()
             cache, new = self.new_cache(), ids
             for _ in range(n_tokens):
                 logits = self._logits(self._stack(new, None, cache)[:, -1:])[:, 0]
@@ -587,9 +590,9 @@ class Transformer(Model):
                 # Padding in the target comes last, so the causal mask already hides it.
                 own = None if cache is None else cache[i]
                 x = block(x, memory, None, self._padding(source), cache=own)
-        x = self.decoder_norm(x)
-        logits: Tensor = embedding.logits(x) if self.output is None else self.output(x)
-        return logits
+            x = self.decoder_norm(x)
+            logits: Tensor = embedding.logits(x) if self.output is None else self.output(x)
+            return logits
 
     def new_cache(self) -> list[DecoderCache]:
         """An empty cache for each block of the decoder."""
@@ -605,7 +608,8 @@ class Transformer(Model):
             target: token ids with a start token in front, padded at the end.
 
         Raises:
-            ValueError: if nothing of the target is left to predict.
+            TypeError: if ids are not integers.
+            ValueError: if nothing of the target is left to predict, or as ``forward``.
         """
         ignored = -100 if self.config.padding_id is None else self.config.padding_id
         return self._cross_entropy(self(source, target[:, :-1]), target[:, 1:], ignored)
@@ -694,7 +698,7 @@ def deepnorm_pair(
 
 def _check_size(name: str, size: object) -> None:
     if type(size) is not int or size < 1:  # True is no size, and no file holds NumPy's integers
-        raise ValueError(f"{name} must be a positive integer, got {size!r}")
+        raise ValueError(f"{name} must be a positive int, got {size!r}")
 
 
 def _embed(
@@ -755,7 +759,7 @@ def _pick(
     if top_k is not None and top_k < logits.shape[-1]:
         values, tokens = logits.topk(top_k)
         return tokens.gather(1, _pick(values, temperature, None, generator)[:, None])[:, 0]
-    # Relative to the largest, no logit overflows, however low the temperature.
+    # Relative to the largest, so that at a low temperature none becomes +inf.
     below = logits - logits.amax(dim=-1, keepdim=True)
     temperature = max(temperature, torch.finfo(logits.dtype).tiny)
     probabilities = (below / temperature).softmax(dim=-1)

@@ -151,6 +151,25 @@ class TestRefused:
             from_bert(theirs)
 
     def test_parts_that_were_changed(self) -> None:
+        class Derived(nn.Linear):
+            pass
+
+        theirs = layer()
+        theirs.intermediate.intermediate_act_fn = nn.Tanh()
+        with pytest.raises(ValueError, match=r"\(hidden_act='.*'\), an Tanh: it must be one of"):
+            from_bert(theirs)
+        theirs = attention()
+        theirs.self.value = Derived(D_MODEL, D_MODEL)
+        with pytest.raises(ValueError, match=r"self\.value must be of class Linear, got Derived"):
+            from_bert(theirs)
+        theirs = attention()
+        theirs.self.dropout = nn.Identity()
+        with pytest.raises(ValueError, match=r"self\.dropout must be of class Dropout"):
+            from_bert(theirs)
+        theirs = attention()
+        theirs.output = nn.Identity()
+        with pytest.raises(TypeError, match=r"expected BertSelfOutput of transformers, got"):
+            from_bert(theirs)
         theirs = attention()
         prune.random_unstructured(theirs.output.dense, "bias", amount=1)
         with pytest.raises(ValueError, match=r"has not: output\.dense\.bias_mask"):
@@ -161,7 +180,9 @@ class TestRefused:
             to_bert(ours)
 
     def test_activation(self) -> None:
-        with pytest.raises(ValueError, match=r"BertLayer\(hidden_act='silu'\): it must be one"):
+        with pytest.raises(
+            ValueError, match=r"BertLayer\(hidden_act='silu'\), an SiLU.*: it must be one"
+        ):
             from_bert(layer(hidden_act="silu"))
 
     @pytest.mark.parametrize(

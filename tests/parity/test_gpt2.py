@@ -137,6 +137,10 @@ class TestRefused:
         prune.random_unstructured(theirs.c_attn, "bias", amount=1)
         with pytest.raises(ValueError, match=r"has not: c_attn\.bias_mask, c_attn\.bias_orig"):
             from_gpt2(theirs)
+        theirs = attention()
+        theirs.c_proj = nn.Linear(D_MODEL, D_MODEL)  # the other way round
+        with pytest.raises(TypeError, match="expected Conv1D of transformers, got"):
+            from_gpt2(theirs)
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:

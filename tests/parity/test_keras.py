@@ -196,6 +196,12 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"\(value_width=7\): ours has one memory, keys 8"):
             from_keras(theirs)
 
+    def test_scale(self) -> None:
+        theirs = attention()
+        theirs._inverse_sqrt_key_dim = 1.0
+        with pytest.raises(ValueError, match=r"\(scale=1.0\): our logits are scaled by 1/sqrt"):
+            from_keras(theirs)
+
     def test_not_built(self) -> None:
         with pytest.raises(ValueError, match=r"\(built=False\): it gets its weights when"):
             from_keras(Layer(N_HEADS, D_HEAD))

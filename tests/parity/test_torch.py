@@ -281,7 +281,10 @@ class TestRefused:
         [
             (pruned(nn.MultiheadAttention(4, 2), "out_proj"), r"has not: out_proj\.bias_mask, out"),
             (parametrized(nn.MultiheadAttention(4, 2), "out_proj"), r"out_proj\.parametrizations"),
-            (pruned(encoder_layer(), "linear1"), r"^Linear has .* has not: bias_mask, bias_orig"),
+            (
+                pruned(encoder_layer(), "linear1"),
+                r"linear1 holds what .* has not: bias_mask, bias_orig",
+            ),
             (pruned(encoder_layer(), "self_attn.out_proj"), r"has not: out_proj\.bias_mask"),
             (
                 replaced(encoder_layer(), "norm1", nn.RMSNorm(D_MODEL)),
@@ -320,6 +323,38 @@ class TestRefused:
         ours = pruned(EncoderBlock(D_MODEL, N_HEADS, D_FF), "feed_forward.outer")
         with pytest.raises(ValueError, match=r"has not: bias_mask, bias_orig"):
             to_torch(ours)
+
+    @pytest.mark.parametrize(
+        ("name", "part", "kind"),
+        [
+            ("attention.query", nn.Sequential(nn.Linear(D_MODEL, D_MODEL)), "Linear"),
+            ("feed_forward.inner", nn.Sequential(nn.Linear(D_MODEL, D_FF)), "Linear"),
+            ("feed_forward_residual.norm", nn.RMSNorm(D_MODEL), "LayerNorm"),
+            ("feed_forward", nn.Identity(), "FeedForward"),
+        ],
+    )
+    def test_ours_with_a_part_that_was_replaced(
+        self, name: str, part: nn.Module, kind: str
+    ) -> None:
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+        if name == "feed_forward":
+            part.activation = "relu"
+        ours.set_submodule(name, part)
+        with pytest.raises(ValueError, match=rf"{name.split('.')[-1]} must be of class {kind}"):
+            to_torch(ours)
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_derived_classes(self) -> None:
+        class Attention(MultiHeadAttention):
+            pass
+
+        class Activation(nn.ReLU):
+            pass
+
+        with pytest.raises(TypeError, match=r"expected MultiHeadAttention, .* got .*Attention"):
+            to_torch(Attention(4, 2))
+        with pytest.raises(ValueError, match=r"activation=Activation\(\)\): it must be ReLU or"):
+            from_torch(nn.TransformerEncoderLayer(4, 2, 8, activation=Activation()))
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -240,6 +240,12 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"other side has not: to_r\.bias, to_r\.weight"):
             from_x_transformers(theirs)
 
+    def test_scale(self) -> None:
+        theirs = attention()
+        theirs.attend.scale = 1.0
+        with pytest.raises(ValueError, match=r"\(scale=1.0\): our logits are scaled by 1/sqrt"):
+            from_x_transformers(theirs)
+
     def test_parts_that_were_replaced(self) -> None:
         theirs = attention()
         theirs.to_q = nn.Sequential(theirs.to_q)
