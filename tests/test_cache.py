@@ -257,6 +257,16 @@ def test_an_equal_memory_is_another(other: str) -> None:
         module(x, another, cache=cache)
 
 
+def test_without_numbers_no_memory_equals_another() -> None:
+    module, cache = MultiHeadAttention(8, 2).to("meta"), KeyValueCache()
+    x, memory = torch.randn(1, 3, 8, device="meta"), torch.randn(1, 4, 8, device="meta")
+    module(x, memory, cache=cache)
+    assert module(x, memory, cache=cache).shape == (1, 3, 8)
+    message = "the cache holds keys and values of something else than this tensor"
+    with refused(ValueError, message):
+        module(x, memory.clone(), cache=cache)
+
+
 def test_a_cache_is_cut() -> None:
     module, cache, x = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(1, 5, 8)
     whole = module(x, causal=True, cache=cache)

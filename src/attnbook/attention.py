@@ -598,7 +598,7 @@ def _equal(a: Tensor | None, b: Tensor) -> bool:
     """A copy of the same numbers, which no gradient has to find its way back to."""
     if a is None or a.requires_grad or b.requires_grad or b.is_meta:
         return False
-    return a.dtype == b.dtype and a.device == b.device and a.equal(b)
+    return a.device == b.device and a.equal(b)
 
 
 def _check_types(**tensors: Tensor) -> None:
