@@ -178,6 +178,11 @@ class TestRefused:
         prune.random_unstructured(ours.feed_forward.inner, "bias", amount=1)
         with pytest.raises(ValueError, match=r"has not: feed_forward\.inner\.bias_mask"):
             to_bert(ours)
+        for norm in (nn.RMSNorm(D_MODEL), nn.Identity()):
+            ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+            ours.attention_residual.norm = norm
+            with pytest.raises(ValueError, match=r"residual\.norm must be of class LayerNorm, got"):
+                to_bert(ours)
 
     def test_activation(self) -> None:
         with pytest.raises(
