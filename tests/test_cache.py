@@ -273,8 +273,11 @@ def test_a_cache_is_cut() -> None:
     cache.cut(3)
     assert len(cache) == 3
     assert_near(module(x[:, 3:], causal=True, cache=cache), whole[:, 3:])
+    cache.cut(1)
+    assert len(cache) == 1
+    assert_near(module(x[:, 1:], causal=True, cache=cache), whole[:, 1:])
     cache.cut(0)
-    assert len(cache) == 0
+    assert cache.key is cache.value is None
     assert_near(module(x, causal=True, cache=cache), whole)
 
 
