@@ -106,6 +106,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_long_names_do_no_harm(tmp_path: Path) -> None:
     for name in ("m" * 250, "長" * 80):
         LanguageModel(CONFIG).save(tmp_path / name)
+        assert LanguageModel.load(tmp_path / name).config == CONFIG
 
 
 def test_every_weight_keeps_its_type(tmp_path: Path) -> None:
