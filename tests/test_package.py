@@ -1,7 +1,17 @@
 import subprocess
 import sys
+from importlib.metadata import distributions, metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import attnbook
+
+ROOT = Path(__file__).parents[1]
+PINNED = ("requirements.txt", "constraints.txt", "tests/requirements.txt")
 
 
 def test_import_brings_nothing_of_the_books() -> None:
@@ -18,6 +28,22 @@ def test_import_brings_nothing_of_the_books() -> None:
 def test_everything_public_is_there_and_documented() -> None:
     for name in attnbook.__all__:
         assert getattr(attnbook, name).__doc__
+
+
+@pytest.mark.parametrize("file", PINNED)
+def test_pinned_versions_run_on_the_oldest_python(file: str) -> None:
+    # Debian 12 has 3.11.2; the pins are written by whatever Python the author has.
+    oldest = f"{metadata('attnbook')['Requires-Python'].removeprefix('>=')}.0"
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    lines = [line for line in (ROOT / file).read_text().splitlines() if "==" in line]
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = [pin for pin in pins if canonicalize_name(pin.name) in installed]  # not other platforms'
+    assert len(pins) > 5
+    for pin in pins:
+        distribution = installed[canonicalize_name(pin.name)]
+        assert pin.specifier.contains(distribution.version), f"{pin}, not {distribution.version}"
+        needs = distribution.metadata["Requires-Python"] or ""
+        assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}, not {oldest}"
 
 
 COMPILED = """
