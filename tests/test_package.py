@@ -42,7 +42,7 @@ def test_pinned_versions_run_on_the_oldest_python(file: str) -> None:
     for pin in pins:
         distribution = installed[canonicalize_name(pin.name)]
         assert pin.specifier.contains(distribution.version), f"{pin}, not {distribution.version}"
-        needs = distribution.metadata["Requires-Python"] or ""
+        needs = distribution.metadata.get("Requires-Python", "")
         assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}, not {oldest}"
 
 

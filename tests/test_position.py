@@ -158,6 +158,21 @@ def test_sinusoids_are_never_trained_and_never_saved() -> None:
     assert module.to(torch.float32)(3).dtype == torch.float32  # but they move with the module
 
 
+def test_sinusoids_are_exact_in_every_type_and_survive_an_empty_start() -> None:
+    exact = sinusoidal_positions(60, 8, dtype=torch.float64)
+    module = SinusoidalPositions(60, 8)
+    for dtype in (torch.bfloat16, torch.float32, torch.float16, torch.float64):
+        assert torch.equal(module.to(dtype).table, exact.to(dtype))
+        assert torch.equal(sinusoidal_positions(60, 8, dtype=dtype), exact.to(dtype))
+    with torch.device("meta"):
+        module = SinusoidalPositions(60, 8)
+    assert module.to(torch.float32).table.is_meta
+    assert torch.equal(module.to_empty(device="cpu").table, exact.float())
+    assert not module.table.requires_grad
+    assert not module.state_dict()
+    assert module.share_memory().table.is_shared()
+
+
 def test_learned_positions_start_as_normal_numbers_of_std_0_02() -> None:
     table = LearnedPositions(500, 200).table
     assert table.shape == (500, 200)

@@ -170,7 +170,7 @@ def scaled_dot_product_attention(
     group = _check_shapes(query, key, value)
     check_dropout(dropout)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
-    logits_shape = torch.Size((*query.shape[:-1], n_keys))
+    logits_shape = (*query.shape[:-1], n_keys)
     if mask is not None:
         check_boolean(mask)
         _check_broadcast("mask", mask, logits_shape)
@@ -643,7 +643,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
     return ours[-1] // theirs[-1]
 
 
-def _check_broadcast(name: str, tensor: Tensor, shape: torch.Size) -> None:
+def _check_broadcast(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
     if not _fits(tensor.shape, shape):
         by_sequence = tensor.dim() == 3 and _fits((len(tensor), 1, *tensor.shape[1:]), shape)
         raise ValueError(

@@ -1,6 +1,7 @@
 """Where a token stands: tables to add, rotations of queries and keys, biases on the logits."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -15,7 +16,12 @@ Layout = Literal["interleaved", "half_split"]
 
 
 def sinusoidal_positions(
-    n_positions: int, d_model: int, *, base: float = 10000.0, layout: Layout = "interleaved"
+    n_positions: int,
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    layout: Layout = "interleaved",
+    dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "n_positions d_model"]:
     r"""Sinusoidal position encodings.
 
@@ -35,9 +41,7 @@ def sinusoidal_positions(
         d_model: width, an even number.
         base: the longest wavelength is almost ``2π · base`` tokens.
         layout: ``"interleaved"`` or ``"half_split"``.
-
-    Returns:
-        A table in torch's default dtype, computed in float64.
+        dtype: type of the table; torch's default type if not given. It is computed in float64.
 
     Raises:
         ValueError: if ``d_model`` is not positive and even, ``n_positions`` is negative, ``base``
@@ -54,11 +58,14 @@ def sinusoidal_positions(
     _check_layout(layout)
     angle = _angles(torch.arange(n_positions), d_model, base)
     table = _join(angle.sin(), angle.cos(), layout)
-    return table.to(torch.get_default_dtype())
+    return table.to(torch.get_default_dtype() if dtype is None else dtype)
 
 
 class SinusoidalPositions(nn.Module):
     """The first rows of :func:`sinusoidal_positions`, kept as a buffer and never trained.
+
+    No file holds them. ``double()`` and the like compute them anew, so that they are exact in every
+    type, and so does ``to_empty()``.
 
     Args:
         max_tokens: number of rows.
@@ -84,6 +91,15 @@ class SinusoidalPositions(nn.Module):
     def forward(self, n_tokens: int, *, offset: int = 0) -> Float[Tensor, "tokens d_model"]:
         """Rows ``offset … offset + n_tokens − 1``; ``ValueError`` where there are none."""
         return _rows(self.table, n_tokens, offset)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
+        before = self.table
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        after = self.table
+        if after is not before:
+            table = sinusoidal_positions(*after.shape, dtype=after.dtype)
+            self.table = table.to(after.device)
+        return self
 
 
 class LearnedPositions(nn.Module):

@@ -175,3 +175,23 @@ def test_key_heads_that_do_not_divide_are_refused() -> None:
 def test_other_widths_are_refused_by_the_types() -> None:
     with pytest.raises(TypeCheckError):
         bp.scaled_dot_product_attention(np.ones((5, 4)), np.ones((5, 3)), np.ones((5, 3)))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_integers_and_lists_are_read_as_numbers() -> None:
+    expected = bp.softmax(np.array([[1.0, 2.0, 3.0]]))
+    assert np.array_equal(bp.softmax(np.array([[1, 2, 3]])), expected)
+    assert bp.softmax(np.ones((1, 2), dtype=np.float32)).dtype == np.float32
+    q = np.eye(3)
+    everything, nothing = (bp.scaled_dot_product_attention(q, q, q, m) for m in (True, False))
+    assert np.array_equal(everything[1], bp.scaled_dot_product_attention(q, q, q)[1])
+    assert not nothing[1].any()
+    for mask in ([True, True, False], np.array([True, True, False])):
+        weights = bp.scaled_dot_product_attention(q, q, q, mask)[1]
+        assert np.array_equal(weights[:, 2], np.zeros(3))
+        assert np.allclose(weights, bp.softmax(q / 3**0.5, mask), rtol=1e-14)
+    attention, ones = bp.MultiHeadAttention(8, 2), np.ones((1, 3, 8))
+    for dtype in (np.int64, np.float32):
+        output, gradients = bp.multi_head_attention_by_head(attention, ones.astype(dtype), ones)
+        assert output.dtype == gradients["x"].dtype == np.float64
+        assert np.allclose(output, attention.forward(ones)[0], rtol=1e-6)

@@ -219,3 +219,43 @@ def test_tensors_are_left_as_they_were() -> None:
 
     bp.check_gradient(lambda x: x.copy(), spoil, x=x)
     assert np.array_equal(x, np.arange(3.0))
+
+
+def test_zeros_checked_alone_pass_and_nothing_else_does() -> None:
+    rng = np.random.default_rng(0)
+    query, memory, value, matrix = (
+        rng.standard_normal(shape) for shape in ((5, 3), (7, 6), (7, 4), (6, 3))
+    )
+
+    def forward(bias: np.ndarray) -> np.ndarray:
+        return bp.scaled_dot_product_attention(query, memory @ matrix + bias, value)[0]
+
+    def backward(gradient: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
+        key = memory @ matrix + bias
+        weights = bp.scaled_dot_product_attention(query, key, value)[1]
+        _, d_key, _ = bp.scaled_dot_product_attention_backward(gradient, query, key, value, weights)
+        return {"bias": d_key.sum(axis=0)}
+
+    bias = np.ones(3)
+    assert bp.check_gradient(forward, backward, bias=bias)["bias"] <= 1e-6
+    for wrong in (1e-6, np.nan):
+        with pytest.raises(bp.GradientError, match=r"^bias: at \["):
+            bp.check_gradient(
+                forward, lambda g, bias, wrong=wrong: {"bias": 0 * bias + wrong}, bias=bias
+            )
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e7])
+def test_zeros_do_not_pass_for_a_gradient_beside_a_large_constant(constant: float) -> None:
+    with pytest.raises(bp.GradientError, match=r"^x: "):
+        bp.check_gradient(lambda x: x**2 + constant, lambda g, x: {"x": 0 * x}, x=np.ones((9, 9)))
+
+
+def test_differences_of_functions_that_keep_or_change_their_argument() -> None:
+    def doubled(x: np.ndarray) -> float:
+        x *= 2
+        return float((x**2).sum())
+
+    assert bp.numerical_gradient(doubled, np.ones(3)) == pytest.approx(8.0)
+    assert bp.numerical_gradient(lambda x: x.squeeze(), np.array([2.0])) == pytest.approx(1.0)
+    assert bp.numerical_gradient(lambda x: x, np.array(2.0)) == pytest.approx(1.0)

@@ -171,3 +171,19 @@ def test_huge_logits_have_a_finite_loss() -> None:
 def test_wrong_targets_are_refused(targets: list, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bp.cross_entropy(np.zeros((2, 3)), np.array(targets))
+
+
+def test_the_gradient_of_the_loss_hangs_on_no_memory_order() -> None:
+    rng = np.random.default_rng(0)
+    turned, targets = rng.standard_normal((3, 5, 7)).swapaxes(1, 2), rng.integers(5, size=(3, 7))
+    targets[0, 1] = -100
+    _, probabilities = bp.cross_entropy(turned, targets)
+    assert not probabilities.flags.c_contiguous
+    gradient = bp.cross_entropy_backward(probabilities, targets)
+    expected = bp.cross_entropy_backward(np.ascontiguousarray(probabilities), targets)
+    assert np.array_equal(gradient, expected)
+    assert np.abs(gradient.sum(axis=-1)).max() < 1e-15
+
+
+def test_an_infinite_gradient_stops_at_a_closed_relu() -> None:
+    assert bp.relu_backward(np.array([np.inf]), np.array([-1.0])) == 0.0

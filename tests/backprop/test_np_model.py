@@ -272,3 +272,67 @@ def test_the_room_imports_numpy_and_no_torch() -> None:
     }
     outside = {name.split(".")[0] for name in imported if not name.startswith("attnbook.backprop")}
     assert outside == {"collections", "jaxtyping", "math", "numpy", "typing"}
+
+
+class Tied(bp.Module):
+    """One matrix under two names; parts in a tuple and a list, among other things."""
+
+    def __init__(self) -> None:
+        self.a, self.b = bp.Linear(3, 3, bias=False), bp.Linear(3, 3, bias=False)
+        self.b.weight = self.a.weight
+        self.parts = (bp.Linear(3, 2, bias=False), "no part", bp.Parameter(np.zeros(1)))
+        self.sizes = [4, 8]
+
+
+def test_a_shared_parameter_is_one_and_takes_one_step() -> None:
+    model = Tied()
+    names = [name for name, _ in model.named_parameters()]
+    assert names == ["a.weight", "b.weight", "parts.0.weight", "parts.2"]
+    assert [p.value.shape for p in model.parameters()] == [(3, 3), (2, 3), (1,)]
+    before = model.a.weight.value.copy()
+    model.a.weight.grad += 1.0
+    bp.Adam(model.parameters(), lr=0.01).step()
+    assert np.allclose(model.a.weight.value, before - 0.01)
+
+
+def test_shared_blocks_train_as_in_torch() -> None:
+    config = ModelConfig(vocab_size=7, d_model=8, n_layers=2, n_heads=2)
+    theirs, ours = attnbook.LanguageModel(config).double(), bp.LanguageModel(config)
+    theirs.blocks[1], ours.blocks[1] = theirs.blocks[0], ours.blocks[0]
+    ours.load_state_dict(theirs.state_dict())
+    ids = np.random.default_rng(0).integers(7, size=(2, 6))
+    optimizer, adam = torch.optim.Adam(theirs.parameters(), 0.01), bp.Adam(ours.parameters(), 0.01)
+    for _ in range(3):
+        loss = theirs.loss(torch.from_numpy(ids[:, :-1]), torch.from_numpy(ids[:, 1:]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert ours.loss_and_gradients(ids[:, :-1], ids[:, 1:]) == pytest.approx(loss.item(), 1e-9)
+        adam.step()
+
+
+def test_models_of_different_seeds_share_no_matrix() -> None:
+    config = ModelConfig(
+        vocab_size=16, d_model=16, n_layers=3, position="learned", max_tokens=16, tied=False
+    )
+    drawn = [
+        matrix.ravel()[:256]
+        for seed in range(4)
+        for matrix in bp.LanguageModel(config, seed=seed).state_dict().values()
+        if matrix.ndim == 2
+    ]
+    alike = np.corrcoef([matrix for matrix in drawn if matrix.std()])
+    assert np.abs(alike - np.eye(len(alike))).max() < 0.5
+    again = bp.LanguageModel(config, seed=2).state_dict()
+    for name, matrix in bp.LanguageModel(config, seed=2).state_dict().items():
+        assert np.array_equal(matrix, again[name])
+
+
+def test_values_of_the_model_itself_may_change_places() -> None:
+    attention = bp.MultiHeadAttention(4, 2)
+    values = {name: p.value for name, p in attention.named_parameters()}
+    query, key = attention.query.weight.value.copy(), attention.key.weight.value.copy()
+    values["query.weight"], values["key.weight"] = values["key.weight"], values["query.weight"]
+    attention.load_state_dict(values)
+    assert np.array_equal(attention.query.weight.value, key)
+    assert np.array_equal(attention.key.weight.value, query)

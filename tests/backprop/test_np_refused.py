@@ -16,6 +16,10 @@ def ones(*shape: int) -> np.ndarray:
     return np.ones(shape)
 
 
+def weights() -> list[bp.Parameter]:
+    return [bp.Parameter(ones(2))]
+
+
 def attention_backward(**changed: np.ndarray) -> None:
     tensors = {
         "gradient": ones(2, 5, 6),
@@ -89,8 +93,68 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: bp.MultiHeadAttention(8, 2).forward(ones(2, 5, 8), ones(1, 3, 8)),
-        "query has leading dimensions (2, 2) but key has (1, 2)",
+        "x has a batch of 2 but memory of 1",
     ),
+    (
+        lambda: bp.MultiHeadAttention(8, 2).forward(ones(5, 8)),
+        "x must have shape (batch, tokens, 8), got (5, 8)",
+    ),
+    (
+        lambda: bp.MultiHeadAttention(8, 2, d_memory=6).forward(ones(2, 5, 8), ones(2, 5, 8)),
+        "memory must have shape (batch, tokens, 6), got (2, 5, 8)",
+    ),
+    (
+        lambda: bp.MultiHeadAttention(8, 2, d_memory=6).forward(ones(2, 5, 8)),
+        "a memory of width 6 is needed, x has 8",
+    ),
+    (
+        lambda: bp.softmax(ones(2, 3), np.ones((4, 2, 3), dtype=bool)),
+        "mask of shape (4, 2, 3) does not broadcast to (2, 3)",
+    ),
+    (
+        lambda: bp.softmax(ones(1, 3), np.ones((5, 3), dtype=bool)),
+        "mask of shape (5, 3) does not broadcast to (1, 3)",
+    ),
+    (
+        lambda: attend(mask=np.ones((2, 6, 7), dtype=bool)),
+        "mask of shape (2, 6, 7) does not broadcast to (2, 5, 7)",
+    ),
+    (
+        lambda: bp.dropout(ones(4), np.ones((3, 4), dtype=bool), 0.5),
+        "kept of shape (3, 4) does not broadcast to (4,)",
+    ),
+    (lambda: bp.LayerNorm(4).forward(ones(2, 1)), "weight has shape (4,), expected (1,)"),
+    (
+        lambda: bp.layer_norm(ones(2, 4), ones(4), ones(2, 4)),
+        "bias has shape (2, 4), expected (4,)",
+    ),
+    (
+        lambda: bp.layer_norm_backward(ones(4, 4), ones(1), ones(4, 4), ones(4, 1)),
+        "weight has shape (1,), expected (4,)",
+    ),
+    (
+        lambda: bp.layer_norm_backward(ones(4, 4), ones(4), ones(4, 4), ones(4)),
+        "inverse has shape (4,), expected (4, 1)",
+    ),
+    (lambda: bp.linear(ones(2, 3), ones(4, 3), ones(2, 4)), "bias has shape (2, 4), expected (4,)"),
+    (lambda: bp.FeedForward(4, 0), "d_in and d_out must be positive, got 4 and 0"),
+    (
+        lambda: bp.sinusoidal_positions(5, 7),
+        "positions pair a sine with a cosine: the width must be even, got 7",
+    ),
+    (
+        lambda: bp.sinusoidal_positions(5, 0),
+        "positions pair a sine with a cosine: the width must be even, got 0",
+    ),
+    (
+        lambda: bp.LanguageModel(ModelConfig(vocab_size=5, d_model=8)).forward(np.array([1, 2])),
+        "ids must have shape (batch, tokens), got (2,)",
+    ),
+    (lambda: bp.Adam(iter([])), "there are no parameters to change: the iterable is empty"),
+    (lambda: bp.Adam(weights(), lr=-0.1), "lr and eps must not be negative, got -0.1 and 1e-08"),
+    (lambda: bp.Adam(weights(), eps=-1.0), "lr and eps must not be negative, got 0.001 and -1.0"),
+    (lambda: bp.Adam(weights(), betas=(0.9, 1.0)), "betas must be in [0, 1), got (0.9, 1.0)"),
+    (lambda: bp.Adam(weights(), betas=(-0.1, 0.9)), "betas must be in [0, 1), got (-0.1, 0.9)"),
     (
         lambda: bp.MultiHeadAttention(8, 2, d_memory=0),
         "d_model, n_heads, n_kv_heads and d_memory must be positive, got 8, 2, 2 and 0",
@@ -145,6 +209,10 @@ TYPES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: bp.embedding([0, 1], ones(2, 3)), "ids must be an array of integers, got a list"),
     (
+        lambda: bp.LanguageModel(ModelConfig(vocab_size=5, d_model=8)).forward([[1, 2]]),
+        "ids must be an array of integers, got a list",
+    ),
+    (
         lambda: bp.cross_entropy(ones(2, 3), np.array([0.0, 1.0])),
         "targets must be an array of integers, got one of float64",
     ),
@@ -155,6 +223,10 @@ TYPES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: bp.check_gradient(lambda x: x, lambda g, x: (g,), x=ones(2)),
         "backward must return gradients by name, got a tuple",
+    ),
+    (
+        lambda: bp.check_gradient(lambda x: (x, x), lambda g, x: {"x": g}, x=ones(2)),
+        "forward must return an array, got a tuple: return its first, perhaps",
     ),
 ]
 
@@ -167,9 +239,15 @@ def test_types_that_do_not_fit(call: Callable[[], object], message: str) -> None
 
 def test_ids_of_a_model_are_checked_before_anything_changes() -> None:
     model = bp.LanguageModel(ModelConfig(vocab_size=5, d_model=8, n_heads=2))
+    model.loss_and_gradients(np.array([[1, 2]]), np.array([[2, 1]]))
+    before = model.gradients()
     with refused(ValueError, "ids must be in 0 … 4, got 1 to 7"):
         model.loss_and_gradients(np.array([[1, 7]]), np.array([[1, 1]]))
-    assert not any(gradient.any() for gradient in model.gradients().values())
+    with refused(ValueError, "targets must be in 0 … 4, or -100 to be left out, got 1 to 9"):
+        model.loss_and_gradients(np.array([[1, 2]]), np.array([[1, 9]]))
+    assert before["embedding.weight"].any()
+    for name, gradient in model.gradients().items():
+        assert np.array_equal(gradient, before[name])
 
 
 def test_a_backward_pass_cannot_spoil_its_own_check() -> None:

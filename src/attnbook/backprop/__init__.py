@@ -1,7 +1,8 @@
 """The model again, in NumPy alone: forward, and every gradient derived by hand.
 
-Each function ``f`` has a ``f_backward`` that takes the gradient of the output first. Modules hold
-parameters under the names of their torch twins, so that weights copy both ways::
+A function ``f`` has a ``f_backward`` that takes the gradient of the output first (that of
+``cross_entropy`` is the last of all, and takes none). Modules hold parameters under the names of
+their torch twins, so that weights copy both ways::
 
     ours.load_state_dict(theirs.state_dict())
     theirs.load_state_dict({name: torch.from_numpy(w) for name, w in ours.state_dict().items()})

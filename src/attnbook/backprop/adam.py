@@ -22,13 +22,17 @@ class Adam:
         betas: decay of both averages.
         eps: ε.
 
+    Raises:
+        ValueError: if there are no parameters, ``lr`` or ``eps`` is negative, or a beta is not in
+            [0, 1).
+
     Source: Kingma & Ba 2015, algorithm 1.
 
     Example:
         >>> weight = Parameter(np.zeros(2))
         >>> weight.grad += np.array([3.0, -0.1])
         >>> Adam([weight], lr=0.01).step()
-        >>> weight.value.round(6)                   # the first step is ±lr, whatever the gradient
+        >>> weight.value.round(6)                   # far above eps, the first step is ±lr
         array([-0.01,  0.01])
     """
 
@@ -41,6 +45,12 @@ class Adam:
         eps: float = 1e-8,
     ) -> None:
         self.parameters = list(parameters)
+        if not self.parameters:
+            raise ValueError("there are no parameters to change: the iterable is empty")
+        if not (lr >= 0 and eps >= 0):
+            raise ValueError(f"lr and eps must not be negative, got {lr} and {eps}")
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be in [0, 1), got {betas}")
         self.lr, self.betas, self.eps = lr, betas, eps
         self.steps = 0
         self.averages = [(np.zeros_like(p.value), np.zeros_like(p.value)) for p in self.parameters]

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from numpy.random import Generator
 
-from attnbook.backprop.checks import check_boolean, check_shape
+from attnbook.backprop.checks import check_boolean, check_broadcast, check_shape
 from attnbook.backprop.layers import Linear, linear, linear_backward
 from attnbook.backprop.module import Array, Module
 
@@ -25,6 +26,7 @@ def softmax(
 
     Raises:
         TypeError: if the mask is not boolean.
+        ValueError: if it does not broadcast to the shape of ``logits``.
 
     Example:
         >>> softmax(np.zeros((1, 4)), np.array([True, True, False, False]))
@@ -32,7 +34,10 @@ def softmax(
     """
     if mask is not None:
         check_boolean("mask", mask)
-    weights = logits.copy() if mask is None else np.where(mask, logits, -np.inf)
+        check_broadcast("mask", mask, logits.shape)
+    weights = logits.astype(np.result_type(logits, 0.0))  # integers become floating numbers
+    if mask is not None:
+        np.copyto(weights, -np.inf, where=np.logical_not(mask))
     _softmax_in_place(weights)
     return weights
 
@@ -109,7 +114,8 @@ def scaled_dot_product_attention(
     weights = (query * _scale(query, scale)) @ _repeat(key, group).mT  # the logits, so far
     if mask is not None:
         check_boolean("mask", mask)
-        np.copyto(weights, -np.inf, where=~mask)
+        check_broadcast("mask", mask, weights.shape)
+        np.copyto(weights, -np.inf, where=np.logical_not(mask))
     if causal:
         n_queries, n_keys = weights.shape[-2:]
         if n_queries > n_keys:
@@ -156,8 +162,8 @@ def scaled_dot_product_attention_backward(
     Raises:
         ValueError: if a shape does not fit the others.
 
-    Source: the chain rule; the same five products as in Dao et al. 2022 (FlashAttention),
-    appendix B.2.
+    Source: the chain rule; as in Dao et al. 2022 (FlashAttention), appendix B.2, who compute the
+    weights again in place of keeping them.
 
     Example:
         >>> q, k, v = np.ones((5, 16)), np.ones((7, 16)), np.ones((7, 3))
@@ -199,7 +205,8 @@ class MultiHeadAttention(Module):
         n_kv_heads: number of key and value heads, a divisor of ``n_heads``, which is the default.
         d_memory: width of the memory in cross-attention; ``d_model`` if not given.
         bias: biases of all four projections (``True``), of none, of ``"qkv"`` or of ``"output"``.
-        seed: of the initial weights, Glorot-uniform, each matrix counted alone.
+        seed: of the initial weights, or the generator to draw them from: Glorot-uniform, each
+            matrix counted alone.
 
     Raises:
         ValueError: if a size is not positive, the heads do not divide what they have to, or
@@ -224,7 +231,7 @@ class MultiHeadAttention(Module):
         n_kv_heads: int | None = None,
         d_memory: int | None = None,
         bias: bool | str = False,
-        seed: int = 0,
+        seed: int | Generator = 0,
     ) -> None:
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         d_memory = d_model if d_memory is None else d_memory
@@ -242,6 +249,7 @@ class MultiHeadAttention(Module):
         if bias not in (True, False, "qkv", "output"):
             raise ValueError(f"bias must be True, False, 'qkv' or 'output', got {bias!r}")
         rng = np.random.default_rng(seed)
+        self.d_model, self.d_memory = d_model, d_memory
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         inner, outer = bias in (True, "qkv"), bias in (True, "output")
         d_keys = n_kv_heads * (d_model // n_heads)
@@ -258,8 +266,20 @@ class MultiHeadAttention(Module):
         *,
         causal: bool = False,
     ) -> tuple[Float[np.ndarray, "batch queries d_model"], SavedAttention]:
-        """Attend from ``x`` to ``memory``, or to ``x`` itself."""
+        """Attend from ``x`` to ``memory``, or to ``x`` itself.
+
+        Raises:
+            TypeError: if the mask is not boolean.
+            ValueError: if the shape of ``x``, ``memory`` or the mask does not fit.
+        """
         asked = x if memory is None else memory
+        _check_tokens("x", x, self.d_model)
+        if memory is not None:
+            _check_tokens("memory", memory, self.d_memory)
+            if len(memory) != len(x):
+                raise ValueError(f"x has a batch of {len(x)} but memory of {len(memory)}")
+        elif self.d_memory != self.d_model:
+            raise ValueError(f"a memory of width {self.d_memory} is needed, x has {self.d_model}")
         query = _split(self.query.forward(x)[0], self.n_heads)
         key = _split(self.key.forward(asked)[0], self.n_kv_heads)
         value = _split(self.value.forward(asked)[0], self.n_kv_heads)
@@ -322,9 +342,9 @@ def multi_head_attention_by_head(
     group = attention.n_heads // attention.n_kv_heads
     d_head = x.shape[-1] // attention.n_heads
     values = dict(attention.named_parameters())
-    gradients = {"x": np.zeros_like(x)}
+    gradients = {"x": np.zeros(x.shape)}
     gradients |= {name: np.zeros_like(p.value) for name, p in values.items()}
-    output = np.zeros_like(x)
+    output = np.zeros(x.shape)
     if attention.output.bias is not None:
         output += attention.output.bias.value
         gradients["output.bias"] += gradient.sum(axis=(0, 1))
@@ -367,6 +387,11 @@ def _softmax_in_place(logits: Array) -> None:
     total = logits.sum(axis=-1, keepdims=True)
     total[total == 0.0] = 1.0
     logits /= total
+
+
+def _check_tokens(name: str, tokens: Array, width: int) -> None:
+    if tokens.ndim != 3 or tokens.shape[-1] != width:
+        raise ValueError(f"{name} must have shape (batch, tokens, {width}), got {tokens.shape}")
 
 
 def _split(packed: Array, n_heads: int) -> Array:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from numpy.random import Generator
 
 from attnbook.backprop.attention import MultiHeadAttention
 from attnbook.backprop.layers import ACTIVATIONS, LayerNorm, Linear
@@ -23,7 +24,9 @@ class FeedForward(Module):
         (2, 5, 8)
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: str = "relu", seed: int = 0) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: str = "relu", seed: int | Generator = 0
+    ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}"
@@ -124,7 +127,7 @@ class EncoderBlock(Module):
         bias: biases of the attention's projections, as in
             :class:`attnbook.backprop.attention.MultiHeadAttention`.
         activation: of the feed-forward network.
-        seed: of the initial weights.
+        seed: of the initial weights, or the generator to draw them from.
 
     Example:
         >>> block = EncoderBlock(8, 2, 32, norm="pre")
@@ -143,13 +146,14 @@ class EncoderBlock(Module):
         n_kv_heads: int | None = None,
         bias: bool | str = False,
         activation: str = "relu",
-        seed: int = 0,
+        seed: int | Generator = 0,
     ) -> None:
+        rng = np.random.default_rng(seed)  # a generator stays itself
         self.attention = MultiHeadAttention(
-            d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, seed=seed
+            d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, seed=rng
         )
         self.attention_residual = Residual(d_model, norm=norm)
-        self.feed_forward = FeedForward(d_model, d_ff, activation=activation, seed=seed + 1)
+        self.feed_forward = FeedForward(d_model, d_ff, activation=activation, seed=rng)
         self.feed_forward_residual = Residual(d_model, norm=norm)
 
     def forward(

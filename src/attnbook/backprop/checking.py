@@ -7,13 +7,15 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+STEP = 1e-5
+
 
 class GradientError(AssertionError):
     """Some gradient is not the one that finite differences give."""
 
 
 def numerical_gradient(
-    function: Callable[[Array], float], x: Array, *, step: float = 1e-5
+    function: Callable[[Array], float], x: Array, *, step: float = STEP
 ) -> Array:
     r"""Central finite differences, one entry after another.
 
@@ -34,9 +36,9 @@ def numerical_gradient(
         before = float(moved[i])
         h = step * max(1.0, abs(before))
         moved[i] = before + h
-        above = function(moved)
+        above = float(function(moved.copy()))  # it may keep or change what it gets
         moved[i] = before - h
-        result[i] = (above - function(moved)) / (2.0 * h)
+        result[i] = (above - float(function(moved.copy()))) / (2.0 * h)
         moved[i] = before
     return result
 
@@ -54,22 +56,24 @@ def check_gradient(
 
     It draws a random :math:`G` of the output's shape and differentiates
     :math:`L = \sum_{ij} G_{ij}\, \text{forward}_{ij}`, so that every entry of the Jacobian counts.
-    A gradient of zeros, of ones or of the right sum does not pass.
+    A gradient of zeros, of ones or of the right sum does not pass, unless the right one is as small
+    as ``tolerance`` says.
 
     Args:
         forward: takes the tensors by name and returns an array.
         backward: takes G and the tensors by name and returns the gradient of each, by name.
         tolerance: on the largest difference, relative to the tensor's largest gradient (but to no
-            less than a thousandth of the largest of all: that of a bias on the keys is zero).
+            less than a thousandth of the largest of all: that of a bias on the keys is zero). If
+            all gradients are zero but for the rounding of the differences, so must those given be.
         seed: of G.
         tensors: the point at which both are compared; choose all dimensions different.
 
     Returns:
-        The error of each tensor's gradient, relative to its largest entry.
+        The error of each tensor's gradient, relative to what ``tolerance`` is relative to.
 
     Raises:
         ValueError: if what ``forward`` returns is not finite, there or near by.
-        TypeError: if ``backward`` does not return gradients by name.
+        TypeError: if ``forward`` returns a tuple, or ``backward`` no gradients by name.
         GradientError: names every tensor whose gradient is missing, has another shape or is wrong,
             and where it is wrong most.
 
@@ -87,7 +91,10 @@ def check_gradient(
 
     def output_of(**changed: Array) -> Array:
         """Neither function can spoil what the other gets."""
-        return np.asarray(forward(**{name: x.copy() for name, x in (tensors | changed).items()}))
+        result = forward(**{name: x.copy() for name, x in (tensors | changed).items()})
+        if isinstance(result, tuple):
+            raise TypeError("forward must return an array, got a tuple: return its first, perhaps")
+        return np.asarray(result)
 
     output = output_of()
     if not np.isfinite(output).all():
@@ -106,6 +113,9 @@ def check_gradient(
         if not np.isfinite(expected[name]).all():
             raise ValueError(f"forward is not finite near {name}: choose another point")
     overall = max((np.abs(e).max(initial=0.0) for e in expected.values()), default=0.0)
+    rounding = 100 * np.finfo(float).eps * float(np.linalg.norm(upstream * output)) / STEP
+    # A gradient that is exactly zero is compared with the noise of the differences.
+    least = 1e-3 * overall if overall > rounding else rounding / tolerance
     errors, complaints = {}, []
     for name, numerical in expected.items():
         if name not in given:
@@ -117,8 +127,7 @@ def check_gradient(
                 f"{name}: its gradient has shape {ours.shape}, the tensor {numerical.shape}"
             )
             continue
-        # A gradient that is exactly zero is compared with the noise of the differences.
-        largest = max(np.abs(numerical).max(initial=0.0), 1e-3 * overall, np.finfo(float).tiny)
+        largest = max(np.abs(numerical).max(initial=0.0), least, np.finfo(float).tiny)
         difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf)
         errors[name] = float(difference.max(initial=0.0) / largest)
         if errors[name] > tolerance:

@@ -48,3 +48,20 @@ def check_integers(name: str, ids: np.ndarray) -> None:
         raise TypeError(f"{name} must be an array of integers, got a {type(ids).__name__}")
     if not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"{name} must be an array of integers, got one of {ids.dtype}")
+
+
+def check_broadcast(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Refuse what does not broadcast to a shape, or goes beyond it.
+
+    Raises:
+        ValueError: names the argument and both shapes.
+
+    Example:
+        >>> check_broadcast("mask", np.ones((4, 3), dtype=bool), (1, 3))
+        Traceback (most recent call last):
+        ValueError: mask of shape (4, 3) does not broadcast to (1, 3)
+    """
+    given = np.shape(array)
+    fits = zip(reversed(given), reversed(shape), strict=False)
+    if len(given) > len(shape) or any(have not in (1, want) for have, want in fits):
+        raise ValueError(f"{name} of shape {given} does not broadcast to {shape}")

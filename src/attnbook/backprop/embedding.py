@@ -60,10 +60,17 @@ def sinusoidal_positions(n_positions: int, d_model: int) -> Float[np.ndarray, "p
 
     They are added and not trained: the gradient passes through the sum unchanged.
 
+    Raises:
+        ValueError: if ``d_model`` is not positive and even.
+
     Example:
         >>> sinusoidal_positions(50, 64).shape
         (50, 64)
     """
+    if d_model < 2 or d_model % 2:
+        raise ValueError(
+            f"positions pair a sine with a cosine: the width must be even, got {d_model}"
+        )
     frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     angle = np.arange(n_positions)[:, None] * frequency
     table = np.empty((n_positions, d_model))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attnbook.backprop.checks import check_boolean, check_shape
+from attnbook.backprop.checks import check_boolean, check_broadcast, check_shape
 from attnbook.backprop.module import Array, Module, Parameter
 
 
@@ -24,6 +24,7 @@ def linear(
     """
     rows = x.reshape(-1, x.shape[-1]) @ weight.T  # one product for all leading dimensions
     if bias is not None:
+        check_shape("bias", bias, weight.shape[:1])
         rows += bias
     return rows.reshape(*x.shape[:-1], len(weight))
 
@@ -76,7 +77,7 @@ def relu_backward(
         array([0., 0., 5.])
     """
     check_shape("gradient", gradient, x.shape)
-    return gradient * (x > 0.0)
+    return np.where(x > 0.0, gradient, 0.0)
 
 
 def gelu(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -176,6 +177,8 @@ def layer_norm(
         >>> y.round(3)
         array([-1.,  1.])
     """
+    check_shape("weight", weight, x.shape[-1:])
+    check_shape("bias", bias, x.shape[-1:])
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = (centred * centred).mean(axis=-1, keepdims=True)
     inverse = 1.0 / np.sqrt(variance + eps)
@@ -213,6 +216,8 @@ def layer_norm_backward(
         array([0., 0., 0.])
     """
     check_shape("gradient", gradient, normed.shape)
+    check_shape("weight", weight, normed.shape[-1:])
+    check_shape("inverse", inverse, (*normed.shape[:-1], 1))
     d_normed = gradient * weight
     d_x = d_normed - d_normed.mean(axis=-1, keepdims=True)
     d_x -= normed * (d_normed * normed).mean(axis=-1, keepdims=True)
@@ -236,7 +241,7 @@ def dropout(
 
     Raises:
         TypeError: if ``kept`` is not boolean.
-        ValueError: if the probability is not in [0, 1).
+        ValueError: if ``kept`` does not broadcast to ``x``, or the probability is not in [0, 1).
 
     Source: Srivastava et al. 2014, section 10, for dividing in training.
 
@@ -245,6 +250,7 @@ def dropout(
         array([2., 0.])
     """
     check_boolean("kept", kept)
+    check_broadcast("kept", kept, x.shape)
     if not 0 <= probability < 1:
         raise ValueError(f"probability must be in [0, 1), got {probability}")
     return x * kept / (1.0 - probability)
@@ -252,6 +258,9 @@ def dropout(
 
 class Linear(Module):
     """A dense layer; Glorot-uniform weights, and a bias of zeros if asked for.
+
+    Raises:
+        ValueError: if a size is not positive.
 
     Example:
         >>> y, saved = Linear(4, 3).forward(np.ones((2, 4)))
@@ -267,6 +276,8 @@ class Linear(Module):
         bias: bool = True,
         rng: np.random.Generator | None = None,
     ) -> None:
+        if min(d_in, d_out) < 1:
+            raise ValueError(f"d_in and d_out must be positive, got {d_in} and {d_out}")
         rng = np.random.default_rng(0) if rng is None else rng
         bound = math.sqrt(6.0 / (d_in + d_out))
         self.weight = Parameter(rng.uniform(-bound, bound, (d_out, d_in)))

@@ -26,6 +26,8 @@ class Parameter:
 class Module:
     """What has parameters, of its own or in its parts, under the same names as in torch.
 
+    Its parts are the modules and parameters among its attributes, and in lists and tuples there.
+
     A module's ``forward`` returns its output and what its ``backward`` needs to know of the way
     there; ``backward`` takes the gradient of the output and that, adds to the gradient of each
     parameter, and returns the gradient of the input.
@@ -33,18 +35,19 @@ class Module:
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter, named as in the ``state_dict`` of the torch module."""
-        for name, part in vars(self).items():
-            if isinstance(part, Parameter):
-                yield prefix + name, part
-            elif isinstance(part, Module):
-                yield from part.named_parameters(f"{prefix}{name}.")
-            elif isinstance(part, list):
-                for i, item in enumerate(part):
-                    yield from item.named_parameters(f"{prefix}{name}.{i}.")
+        for attribute, held in vars(self).items():
+            parts = {attribute: held}
+            if isinstance(held, list | tuple):
+                parts = {f"{attribute}.{i}": item for i, item in enumerate(held)}
+            for name, part in parts.items():
+                if isinstance(part, Parameter):
+                    yield prefix + name, part
+                elif isinstance(part, Module):
+                    yield from part.named_parameters(f"{prefix}{name}.")
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every parameter."""
-        return (parameter for _, parameter in self.named_parameters())
+        """Every parameter, once: what has two names is still one."""
+        return iter({id(part): part for _, part in self.named_parameters()}.values())
 
     def zero_grad(self) -> None:
         """Set every gradient to zero."""
@@ -60,7 +63,7 @@ class Module:
         return {name: parameter.grad.copy() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, values: Mapping[str, object]) -> None:
-        """Take over every value; arrays, or whatever becomes one, as tensors on the CPU do.
+        """Take over every value: arrays, or what becomes one, as a ``state_dict``'s tensors do.
 
         Raises:
             ValueError: if a name is missing or unknown, or a shape differs; nothing is changed.
@@ -70,7 +73,9 @@ class Module:
             raise ValueError(f"there is no value for {', '.join(missing)}")
         if unknown := sorted(values.keys() - own.keys()):
             raise ValueError(f"there is no parameter named {', '.join(unknown)}")
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+        arrays = {
+            name: np.asarray(value, dtype=np.float64).copy() for name, value in values.items()
+        }
         for name, array in arrays.items():
             if array.shape != own[name].value.shape:
                 raise ValueError(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
+from numpy.random import Generator
 
 from attnbook.backprop.blocks import EncoderBlock
 from attnbook.backprop.checks import check_integers
@@ -68,10 +69,9 @@ def cross_entropy_backward(
     """
     counts = _check_targets(probabilities.shape, targets, ignored)
     gradient = np.where(counts[..., None], probabilities, 0.0)
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    kept = np.flatnonzero(counts)
-    rows[kept, targets.ravel()[kept]] -= 1.0
-    gradient /= len(kept)
+    where = np.nonzero(counts)
+    gradient[(*where, targets[where])] -= 1.0
+    gradient /= len(where[0])
     return gradient
 
 
@@ -103,7 +103,7 @@ class TokenEmbedding(Module):
     """
 
     def __init__(
-        self, vocab_size: int, d_model: int, *, scaled: bool = False, seed: int = 0
+        self, vocab_size: int, d_model: int, *, scaled: bool = False, seed: int | Generator = 0
     ) -> None:
         rng = np.random.default_rng(seed)
         self.weight = Parameter(rng.normal(0.0, d_model**-0.5, (vocab_size, d_model)))
@@ -134,7 +134,7 @@ class LearnedPositions(Module):
         (10, 4)
     """
 
-    def __init__(self, max_tokens: int, d_model: int, *, seed: int = 0) -> None:
+    def __init__(self, max_tokens: int, d_model: int, *, seed: int | Generator = 0) -> None:
         self.table = Parameter(np.random.default_rng(seed).normal(0.0, 0.02, (max_tokens, d_model)))
 
 
@@ -148,8 +148,8 @@ class LanguageModel(Module):
     Args:
         config: a :class:`attnbook.transformer.ModelConfig` with positions ``"sinusoidal"``,
             ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, the default
-            ``embedding_init``, no dropout.
-        seed: of the initial weights.
+            ``embedding_init``, all biases but the attention's, no dropout.
+        seed: of the initial weights, all drawn in turn from one generator.
 
     Raises:
         TypeError: if it is another configuration.
@@ -181,13 +181,14 @@ class LanguageModel(Module):
                     f"{name} must be {' or '.join(map(repr, known))} in NumPy, got {given!r}"
                 )
         self.config = config
+        rng = np.random.default_rng(seed)
         self.embedding = TokenEmbedding(
-            config.vocab_size, config.d_model, scaled=config.scaled, seed=seed
+            config.vocab_size, config.d_model, scaled=config.scaled, seed=rng
         )
         self.positions: LearnedPositions | None = None
         self.sinusoids: Array | None = None
         if config.position == "learned":
-            self.positions = LearnedPositions(config.max_tokens, config.d_model, seed=seed + 1)
+            self.positions = LearnedPositions(config.max_tokens, config.d_model, seed=rng)
         if config.position == "sinusoidal":
             self.sinusoids = sinusoidal_positions(config.max_tokens, config.d_model)
         self.blocks = [
@@ -199,14 +200,13 @@ class LanguageModel(Module):
                 n_kv_heads=config.n_kv_heads,
                 bias=config.attention_bias,
                 activation=config.activation,
-                seed=seed + 2 + 2 * i,
+                seed=rng,
             )
-            for i in range(config.n_layers)
+            for _ in range(config.n_layers)
         ]
         self.final_norm = LayerNorm(config.d_model) if config.norm == "pre" else None
         self.output: Linear | None = None
         if not config.tied:
-            rng = np.random.default_rng(seed + 2 + 2 * config.n_layers)
             self.output = Linear(config.d_model, config.vocab_size, bias=False, rng=rng)
 
     def forward(
@@ -214,7 +214,16 @@ class LanguageModel(Module):
         ids: Integer[np.ndarray, "batch tokens"],
         mask: Bool[np.ndarray, "..."] | None = None,
     ) -> tuple[Float[np.ndarray, "batch tokens vocab"], tuple[Any, ...]]:
-        """Logits for the token after each; and what the backward pass needs."""
+        """Logits for the token after each; and what the backward pass needs.
+
+        Raises:
+            TypeError: if ``ids`` is not an array of integers.
+            ValueError: if it is not of shape (batch, tokens), has more tokens than the model takes,
+                or an id is outside the vocabulary.
+        """
+        check_integers("ids", ids)
+        if ids.ndim != 2:
+            raise ValueError(f"ids must have shape (batch, tokens), got {ids.shape}")
         n_tokens = ids.shape[-1]
         if n_tokens > self.config.max_tokens:
             raise ValueError(
@@ -268,8 +277,8 @@ class LanguageModel(Module):
         Raises:
             ValueError: as :func:`cross_entropy`, and if an id is outside the vocabulary.
         """
-        self.zero_grad()
         logits, saved = self.forward(ids, mask)
         loss, probabilities = cross_entropy(logits, targets)
+        self.zero_grad()
         self.backward(cross_entropy_backward(probabilities, targets), saved)
         return loss
