@@ -324,3 +324,27 @@ def test_shifts_that_are_no_whole_numbers_raise(shift, monkeypatch):
 def test_no_seeds_raise(n):
     with pytest.raises(ValueError, match="at least one seed"):
         seeds(n)
+
+
+@pytest.mark.parametrize(
+    ("measured", "base", "seeds_shown"),
+    [
+        ([3.0, 3.1], [1.0, 1.1, 0.9, 1.0], " (2 seeds)"),
+        ([3.0, 3.1, 3.2, 3.0], [1.0, 1.1], " (2 seeds)"),
+        ([3.0, 3.1], 1.0, " (2 seeds)"),
+        (9.0, [1.0, 1.1, 0.9, 1.0], " (4 seeds)"),
+        (9.0, 1.0, ""),
+    ],
+)
+def test_of_two_sides_the_smaller_number_of_seeds_is_shown(
+    measured: object, base: object, seeds_shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim("More", measured, label="more", exceeds=base)
+    assert f"times as much{seeds_shown}; claimed more" in capsys.readouterr().out
+
+
+def test_a_tolerance_on_a_share_is_in_points() -> None:
+    with pytest.raises(ClaimFailedError, match="12 % within 6 points"):
+        claim("A share", [30.0, 31.0], label="share", close_to=12.0, atol=6.0, unit="%")
+    with pytest.raises(ClaimFailedError, match="12 % within 5 %"):
+        claim("A share", [30.0, 31.0], label="share", close_to=12.0, rtol=0.05, unit="%")

@@ -258,9 +258,8 @@ def _check(
         times = _number(ratio, 0, "")
         shown = f"{shown} against {_number(base, base_error, unit)}, {times} times as much"
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
-        return finish(
-            held, shown, expected, max(n, base_n), mean, error, base, base_error, ratio, factor
-        )
+        fewest = min((count for count in (n, base_n) if count > 1), default=1)
+        return finish(held, shown, expected, fewest, mean, error, base, base_error, ratio, factor)
     bound = float(target)
     room = bound - mean if form == "at_most" else mean - bound
     held = math.isfinite(mean) and room >= MARGIN * error
@@ -320,8 +319,8 @@ def _tolerance(rtol: float, atol: float, unit: str) -> str:
     parts = []
     if rtol:
         parts.append(f"{100 * rtol:g} %" if rtol >= 1e-4 else f"{rtol:.0e} of it")
-    if atol:
-        parts.append(f"{atol:g} {unit}".rstrip())
+    if atol:  # of a share, in points: "5 %" of it is a relative tolerance
+        parts.append(f"{atol:g} {'points' if unit == '%' else unit}".rstrip())
     return f" within {' + '.join(parts)}" if parts else ""
 
 
