@@ -47,4 +47,6 @@ BREAKS = [
     ("pos-alias", "torch.arange(0, 4, 2) / 16", "torch.arange(0, 2, 2) / 16"),
     # the base left as it was
     ("pos-alias-1000", "most_alike(1000.0, 2)", "most_alike(10000.0, 2)"),
+    # positions, with which a second copy stands elsewhere
+    ("pos-proportions", 'untrained("none", seed), torch', 'untrained("sinusoidal", seed), torch'),
 ]  # fmt: skip

@@ -31,4 +31,7 @@ BREAKS = [
     ("qkv-torch-packed", "(ours.query, ours.key, ", "(ours.key, ours.query, "),
     # the pitfall mended
     ("qkv-transpose", "rms(x @ layer.weight - ", "rms(x @ layer.weight.T - "),
+    # one head, which can break the ring at one place only
+    ("qkv-ring-four-heads", "n_heads=4)\n              for s in seeds(6)",
+     "n_heads=1)\n              for s in seeds(6)"),
 ]  # fmt: skip

@@ -39,4 +39,6 @@ BREAKS = [
     ("aw-torch-zero", "pad, need_weights=False", "pad, need_weights=True"),
     # T5's start without the factor folded in
     ("aw-t5", "(d_model * d_head) ** -0.5", "d_model ** -0.5"),
+    # all keys alike
+    ("aw-effective-tied", "v @ v.T / 8", "v @ v.T * 0"),
 ]  # fmt: skip

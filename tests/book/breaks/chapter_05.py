@@ -50,4 +50,6 @@ BREAKS = [
     # random heads where equal ones are spoken of
     ("heads-zero-equal", 'output_gradients_apart(seeds(1)[0], "QKV")',
      'output_gradients_apart(seeds(1)[0], "QK")'),
+    # a slice of eight columns
+    ("heads-frozen-wide", "*question, width=128", "*question, width=32"),
 ]  # fmt: skip

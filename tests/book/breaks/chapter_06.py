@@ -45,4 +45,6 @@ BREAKS = [
     ("bp-torch-ell", "S = q @ k.mT / math.sqrt(8)", "S = q @ k.mT"),
     # W_O random
     ("bp-zero-output", 'model.W["O"].value[...] = 0.0', "pass"),
+    # more digits
+    ("bp-noise-single", "dtype=torch.float32)", "dtype=torch.float64)"),
 ]  # fmt: skip
