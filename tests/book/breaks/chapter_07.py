@@ -2,9 +2,9 @@ BREAKS = [
     # He's rule on a rectangular matrix
     ("init-rectangle-forward", '"glorot", fan_in=n_in', '"he", fan_in=n_in'),
     # forward in place of backward
-    ("init-rectangle-backward", "size(dy @ W.T)", "size(x @ W)"),
+    ("init-rectangle-backward", "mean_square(dy @ W.T)", "mean_square(x @ W)"),
     # a sum without the tokens
-    ("init-matrix", "size(x.T @ dy) / tokens", "size(x.T @ dy)"),
+    ("init-matrix", "mean_square(x.T @ dy) / tokens", "mean_square(x.T @ dy)"),
     # the fused count with two matrices in place of three
     ("init-package", "math.sqrt(2 / (4 * d)), math.sqrt(2 / (4 * d))",
      "math.sqrt(2 / (3 * d)), math.sqrt(2 / (3 * d))"),
@@ -13,7 +13,7 @@ BREAKS = [
     # keys of the same width: one packed matrix
     ("init-torch-separate", "kdim=256", "kdim=512"),
     # the query's variance in place of the output's
-    ("init-torch-output", "size(module.out_proj.weight)", "size(W_Q)"),
+    ("init-torch-output", "mean_square(W_O)", "mean_square(W_Q)"),
     # a matrix and not a convolution
     ("init-keras", "window = math.prod(shape[:-2])", "window = 1"),
     # something is added in front of the LayerNorm
