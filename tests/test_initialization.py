@@ -18,6 +18,7 @@ from attnbook import (
     TransformerConfig,
     initialize,
 )
+from attnbook.blocks import Residual
 
 V, D, F, N = 500, 48, 80, 6  # vocabulary, d_model, d_ff, layers
 KV = 24  # outputs of W_K and of W_V: half as many key heads as heads
@@ -303,14 +304,80 @@ def test_half_of_a_method_is_refused(scheme: str, norm: str, message: str) -> No
     assert same()
 
 
+def refused(model: nn.Module, scheme: str, message: str, n_layers: int | None = None) -> None:
+    same = unchanged(model)
+    with pytest.raises(ValueError, match=message):
+        initialize(model, scheme, n_layers=n_layers)
+    assert same()
+
+
+def test_deepnorm_for_another_depth_is_refused() -> None:
+    model = language_model("deepnorm", n_layers=8)
+    message = "for 100 blocks belongs to a stream scaled by α = 3.761, got a model made with α = 2$"
+    refused(model, "deepnorm", message, n_layers=100)
+    assert initialize(model, "deepnorm", n_layers=8) is model
+    del model.blocks[4:]
+    refused(model, "deepnorm", "for 4 blocks belongs to .* α = 1.682, got .* α = 2$")
+    assert initialize(model.blocks[0], "deepnorm", n_layers=8) is model.blocks[0]
+
+
+@pytest.mark.parametrize(
+    ("stack", "part"),
+    [
+        ("encoder_blocks", "attention_residual"),
+        ("decoder_blocks", "cross_attention_residual"),
+        ("decoder_blocks", "feed_forward_residual"),
+    ],
+)
+def test_deepnorm_looks_at_every_residual_of_both_stacks(stack: str, part: str) -> None:
+    model = encoder_decoder("deepnorm")
+    alpha = getattr(getattr(model, stack)[1], part).scale
+    getattr(getattr(model, stack)[1], part).scale = 1.01 * alpha
+    message = f"for 2 and 3 blocks .* α = {alpha:.4g}, got a model made with α = {1.01 * alpha:.4g}"
+    refused(model, "deepnorm", message)
+
+
+def test_one_stack_of_two_has_another_alpha() -> None:
+    model = encoder_decoder("deepnorm")
+    refused(model.encoder_blocks, "deepnorm", "for 2 blocks belongs to")
+
+
+@pytest.mark.parametrize("n_layers", [None, N])
+def test_a_shared_block_counts_for_each_layer(n_layers: int | None) -> None:
+    model = language_model("gpt2")
+    for i in range(1, N):
+        model.blocks[i] = model.blocks[0]
+    initialize(model, "gpt2", n_layers=n_layers)
+    expected = Drawn("normal", 0.02 / math.sqrt(2 * N))
+    assert_drawn([model.blocks[0].attention.output.weight], expected)
+
+
+def test_t_fixup_refuses_a_layer_norm_anywhere() -> None:
+    message = "make the model with norm='none'"
+    model = language_model("t_fixup")
+    model.final_norm = nn.LayerNorm(D)
+    refused(model, "t_fixup", message)
+    model = language_model("t_fixup")
+    model.blocks[1].feed_forward_residual = Residual(D, norm="post")
+    refused(model, "t_fixup", message)
+    refused(nn.Sequential(FeedForward(8, 8), nn.LayerNorm(8)), "t_fixup", message, n_layers=3)
+
+
+def test_a_cross_attention_alone_counts_as_of_a_single_stack() -> None:
+    part = Transformer(TransformerConfig(9, 200, n_heads=4)).decoder_blocks[0].cross_attention
+    initialize(part, "gpt2", n_layers=8)
+    assert part.output.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
+
+
 def test_unknown_scheme_is_refused_with_the_known_names() -> None:
     with pytest.raises(ValueError, match="unknown scheme 'xavier'; known: glorot, glorot_fused"):
         initialize(FeedForward(4, 4), "xavier")
 
 
-@pytest.mark.parametrize("n_layers", [0, -1])
-def test_depth_must_be_positive(n_layers: int) -> None:
-    with pytest.raises(ValueError, match=f"n_layers must be positive, got {n_layers}"):
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("n_layers", [0, -1, 2.5, True])
+def test_depth_must_be_a_positive_int(n_layers: float) -> None:
+    with pytest.raises(ValueError, match=f"n_layers must be a positive int, got {n_layers}"):
         initialize(FeedForward(4, 4), "gpt2", n_layers=n_layers)
 
 

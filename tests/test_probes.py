@@ -1,10 +1,13 @@
 """What the probes read, against direct computations; and that they leave no trace."""
 
 import contextlib
+import copy
+import io
 import math
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -60,6 +63,17 @@ class Run(nn.Module):
 
     def forward(self, *given: Tensor) -> object:
         return self.function(*given)
+
+
+class Twice(nn.Module):
+    """Gives a layer its argument twice."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x, x)
 
 
 def outputs_of(model: nn.Module, run: Callable[[], object]) -> dict[str, Tensor]:
@@ -142,6 +156,44 @@ class TestActivations:
         assert read(mixed, rank_sequences=2).rank == near(3)
         assert read(mixed, rank_sequences=None).rank == near(3)  # zeros do not count
 
+    @pytest.mark.parametrize("scale", [1e-36, 1e-24, 1e-20, 1e-12, 1.0, 3e9, 1e20, 1e30])
+    @pytest.mark.parametrize("shape", [(2, 5, 16), (2, 9, 4)])
+    def test_any_size_in_single_precision(self, scale: float, shape: tuple[int, int, int]) -> None:
+        x = (scale * torch.randn(shape)).float().requires_grad_()
+        back = scale * torch.randn(shape).float()
+        model = nn.Identity()
+        with Probe(model, rank_sequences=None) as probe:
+            model(1 * x).backward(back)
+        wide = x.detach().double()
+        unit = wide / wide.norm(dim=-1, keepdim=True)
+        others = ~torch.eye(shape[1], dtype=torch.bool)
+        powers = (torch.linalg.svdvals(wide) / scale).square()
+        got = row(probe.activations, "(model)")
+        assert got.rms == pytest.approx(wide.square().mean().sqrt().item(), rel=1e-5)
+        assert got.variance == pytest.approx(wide.var(correction=0).item(), rel=1e-5, abs=0)
+        assert got.gradient_rms == pytest.approx(
+            back.double().square().mean().sqrt().item(), rel=1e-5, abs=0
+        )
+        assert got.cosine == pytest.approx((unit @ unit.mT)[:, others].mean().item(), abs=1e-5)
+        ranks = powers.sum(-1).square() / powers.square().sum(-1)
+        assert got.rank == pytest.approx(ranks.mean().item(), rel=1e-5)
+
+    def test_tokens_of_very_different_sizes(self) -> None:
+        x = torch.randn(1, 4, 8).float()
+        x[0, 1] *= 1e-25  # its squares are nothing in single precision, its direction counts
+        with Probe(model := nn.Identity()) as probe:
+            model(x)
+        unit = F.normalize(x.double(), dim=-1, eps=0)
+        expected = (unit @ unit.mT)[:, ~torch.eye(4, dtype=torch.bool)].mean().item()
+        assert row(probe.activations, "(model)").cosine == pytest.approx(expected, abs=1e-6)
+
+    def test_sizes_that_double_precision_cannot_square(self) -> None:
+        x = 1e200 * torch.randn(2, 3, 4)
+        with Probe(model := nn.Identity()) as probe:
+            model(x)
+            model(-x)
+        assert not math.isfinite(row(probe.activations, "(model)").rms)
+
     def test_several_calls_are_one_row(self) -> None:
         model = nn.Linear(4, 4)
         first, second = torch.randn(2, 3, 4), 5 + torch.randn(1, 7, 4)
@@ -168,6 +220,46 @@ class TestActivations:
         with Probe(model := Several()) as probe:
             model(x)
         assert probe.activations["rms"] == near(x.square().mean().sqrt())
+
+    def test_first_tensor_of_a_dataclass(self) -> None:
+        @dataclass
+        class Output:
+            loss: Tensor
+            hidden: Tensor
+
+        x = torch.randn(2, 3)
+        with Probe(model := Run(lambda x: Output(x.sum(), x))) as probe:
+            model(x)
+        assert row(probe.activations, "(model)").rms == near(x.square().mean().sqrt())
+        with Probe(model := Run(lambda _: Output)) as probe:  # the class itself holds no tensor
+            model(x)
+        assert len(probe.activations) == 0
+
+    def test_two_backward_passes_through_one_forward(self) -> None:
+        model, x, weights = nn.Linear(4, 4, bias=False), torch.randn(3, 4), torch.randn(3, 4)
+        with Probe(model) as probe:
+            y = model(x)
+            y.sum().backward(retain_graph=True)
+            (y * weights).sum().backward()
+        both = torch.stack([torch.ones(3, 4), weights])
+        assert probe.activations["gradient_rms"] == near(both.square().mean().sqrt())
+        summed = both.sum(0).mT @ x
+        assert probe.parameters["gradient_rms"] == near(summed.square().mean().sqrt())
+
+    @pytest.mark.parametrize("at_once", [1, 50, 2**20])
+    def test_what_is_kept_of_each_token_is_reduced(
+        self, at_once: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(5, 2, 7, 4)
+        with Probe(model, rank_sequences=None) as plain:
+            for one in x:
+                model(one)
+        monkeypatch.setattr(module_under_test, "LENGTHS_AT_ONCE", at_once)
+        with Probe(model, rank_sequences=None) as probe:
+            for one in x:
+                model(one)
+                assert sum(kept.numel() for *_, kept in probe._described) <= at_once
+        assert probe.activations.rows == plain.activations.rows
 
     @pytest.mark.parametrize("kind", ["attention", "layer", "encoder", "decoder"])
     def test_tokens_first(self, kind: str) -> None:
@@ -394,6 +486,47 @@ class TestAttention:
             probe._model()
         assert probe.attention.rows[0][4:] == (None,) * 6
 
+    @pytest.mark.parametrize(("queries", "keys"), [(3, 5), (4, 4)])
+    def test_torchs_causal_bias(self, queries: int, keys: int) -> None:
+        from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+        q, k = torch.randn(2, 2, queries, 8), torch.randn(2, 2, keys, 8)
+        full = torch.ones(queries, keys, dtype=torch.bool)
+        for bias, allowed in (
+            (causal_lower_right(queries, keys), full.tril(keys - queries)),
+            (causal_upper_left(queries, keys), full.tril()),
+        ):
+            model = Run(lambda m=bias: F.scaled_dot_product_attention(q, k, k, attn_mask=m))
+            with Probe(model) as probe:
+                model()
+            expected = expected_attention(q @ k.mT / math.sqrt(8), allowed)
+            assert_attention(row(probe.attention, "(model)"), expected)
+
+    def test_a_softmax_written_over_its_logits(self) -> None:
+        query, key = 3 * torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
+
+        def attend() -> Tensor:
+            logits = query @ key.mT
+            weights = torch.softmax(logits, -1, out=logits)
+            return (weights @ key).softmax(-1)  # of mixed values: no attention
+
+        with Probe(model := Run(attend)) as probe:
+            model()
+        everything = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+        assert_attention(
+            row(probe.attention, "(model)"), expected_attention(query @ key.mT, everything)
+        )
+        assert probe.attention["calls"] == 1
+
+    def test_softmin(self) -> None:
+        query, key = torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
+        with Probe(model := Run(lambda: F.softmin(query @ key.mT, dim=-1))) as probe:
+            model()
+        everything = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+        assert_attention(
+            row(probe.attention, "(model)"), expected_attention(-query @ key.mT, everything)
+        )
+
     def test_no_keys_at_all(self) -> None:
         x = torch.randn(2, 3, 4)
         with Probe(model := Run(lambda: (x @ x[:, :0].mT).softmax(-1))) as probe:
@@ -419,6 +552,11 @@ class TestAttention:
             lambda s: (s * 2).chunk(2, 1)[0].softmax(-1),
             lambda s: s[:, None].unbind(1)[0].softmax(-1),
             lambda s: torch.cat([s, torch.zeros(2, TOKENS, 1)], -1).softmax(-1),
+            lambda s: s.mT.softmax(-1),
+            lambda s: s.data.softmax(-1),
+            lambda s: torch.add(input=s, other=1.0).softmax(-1),
+            lambda s: torch.where(condition=s > 0, input=s, other=-1e9).softmax(-1),
+            lambda s: torch.softmax(input=s, dim=-1),
         ]
         for multiply in product:
             for normalize in then:
@@ -445,6 +583,57 @@ class TestAttention:
         with Probe(model := Router()) as probe:
             model(torch.randn(2, 5, 4))
         assert probe.attention["calls"].tolist() == [1]  # torch's kernel
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: nn.Conv1d(4, 4, 1),
+            lambda: nn.ConvTranspose1d(4, 4, 1),
+            lambda: nn.Sequential(nn.Unflatten(2, (5, 1)), nn.Conv2d(4, 4, 1)),
+            lambda: nn.Sequential(nn.Unflatten(2, (5, 1)), nn.ConvTranspose2d(4, 4, 1)),
+            lambda: nn.Sequential(nn.Unflatten(2, (5, 1, 1)), nn.Conv3d(4, 4, 1)),
+            lambda: nn.Sequential(nn.Unflatten(2, (5, 1, 1)), nn.ConvTranspose3d(4, 4, 1)),
+            lambda: nn.LSTM(5, 3, batch_first=True),
+            lambda: nn.GRU(5, 3, batch_first=True),
+            lambda: nn.RNN(5, 3, batch_first=True),
+            lambda: nn.RNN(5, 3, batch_first=True, nonlinearity="relu"),
+            lambda: Twice(nn.Bilinear(5, 5, 3)),
+        ],
+    )
+    def test_a_softmax_after_a_layer_is_none(self, make: Callable[[], nn.Module]) -> None:
+        layer = make()
+
+        def scores(x: Tensor) -> Tensor:  # linear attention, without any softmax
+            y = layer(x.mT @ x @ x.mT)
+            return (y[0] if isinstance(y, tuple) else y).softmax(-1)
+
+        with Probe(model := nn.Sequential(Run(scores))) as probe:
+            model(torch.randn(2, 5, 4))
+        assert len(probe.attention) == 0
+
+    @pytest.mark.parametrize(
+        "mix",
+        [
+            lambda x, w: w @ x,
+            lambda x, w: F.dropout(w, 0.5) @ x,
+            lambda x, w: (x.mT @ w.mT).mT,
+            lambda x, w: torch.einsum("bqk,bkd->bqd", w, x),
+            lambda x, w: x + torch.bmm(input=w, mat2=x),
+        ],
+    )
+    def test_a_softmax_of_mixed_values_is_none(
+        self, mix: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        def pool(x: Tensor) -> Tensor:
+            return mix(x, (x @ x.mT).softmax(-1)).mean(1).softmax(-1)
+
+        x = torch.randn(2, TOKENS, 4)
+        with Probe(model := Run(pool)) as probe:
+            model(x)
+        everything = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+        got = row(probe.attention, "(model)")
+        assert got.calls == 1
+        assert_attention(got, expected_attention(x @ x.mT, everything))
 
     def test_row_of_the_innermost_module_with_parameters(self) -> None:
         class Scores(nn.Module):
@@ -553,6 +742,77 @@ class TestParameters:
                     model.zero_grad(set_to_none=to_none)
                     model(x).sum().backward()
             assert probe.parameters["gradient_rms"] == near(x.square().mean().sqrt())
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e-20, 1.0, 1e20, 1e30])
+    def test_any_size_in_single_precision(self, scale: float) -> None:
+        model = nn.Linear(8, 8, dtype=torch.float32)
+        with torch.no_grad():
+            model.weight.mul_(scale)
+            model.bias.fill_(scale)
+        before = [p.detach().double() for p in model.parameters()]
+        with Probe(model) as probe:
+            (model(torch.ones(1, 8).float()).sum() * scale).backward()
+            with torch.no_grad():
+                model.weight.mul_(1.5)
+        for name, p, old in zip(("weight", "bias"), model.parameters(), before, strict=True):
+            got = row(probe.parameters, name)
+            gradient = p.grad.double().square().mean().sqrt().item()
+            assert got.rms == pytest.approx(old.square().mean().sqrt().item(), rel=1e-5, abs=0)
+            assert got.gradient_rms == pytest.approx(gradient, rel=1e-5, abs=0)
+            assert got.update == pytest.approx(0.5 if name == "weight" else 0.0, rel=1e-5)
+
+    def test_vanishing_gradients_are_not_zero(self) -> None:
+        layers = [
+            one for _ in range(30) for one in (nn.Linear(64, 64, dtype=torch.float32), nn.Sigmoid())
+        ]
+        with Probe(model := nn.Sequential(*layers)) as probe:
+            model(torch.randn(8, 64).float()).sum().backward()
+        expected = layers[0].weight.grad.double().square().mean().sqrt().item()
+        assert 0 < expected < 1e-23
+        assert row(probe.parameters, "0.weight").gradient_rms == pytest.approx(expected, rel=1e-5)
+
+    def test_gradients_that_a_later_backward_does_not_reach(self) -> None:
+        model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+        x = torch.ones(1, 2)
+        with Probe(model) as probe:
+            (7 * model["a"](x) + model["b"](x)).sum().backward()
+            model.zero_grad()
+            model["b"](x).sum().backward()
+        assert row(probe.parameters, "a.bias").gradient_rms == near(7)
+        assert row(probe.parameters, "b.bias").gradient_rms == near(1)
+
+    def test_complex_parameters_count_by_their_magnitudes(self) -> None:
+        model = nn.Linear(3, 2, dtype=torch.complex64)
+        before = [p.detach().clone() for p in model.parameters()]
+        with Probe(model) as probe:
+            model(torch.randn(4, 3, dtype=torch.complex64)).abs().sum().backward()
+            with torch.no_grad():
+                model.weight *= 1j
+        for name, p, old in zip(("weight", "bias"), model.parameters(), before, strict=True):
+            got, size = row(probe.parameters, name), old.abs().square().mean().sqrt().item()
+            assert got.rms == pytest.approx(size, rel=1e-5)
+            gradient = p.grad.abs().square().mean().sqrt().item()
+            assert got.gradient_rms == pytest.approx(gradient, rel=1e-5)
+        assert row(probe.parameters, "weight").update == pytest.approx(math.sqrt(2), rel=1e-5)
+        assert len(probe.activations) == 0
+
+    def test_what_cannot_be_read_has_no_row(self) -> None:
+        class Eight(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                eight = torch.randn(4, 4).to(torch.float8_e4m3fn)
+                self.eight = nn.Parameter(eight, requires_grad=False)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return x.to(torch.float8_e4m3fn)
+
+        model = nn.Sequential(nn.LazyLinear(4), Eight(), Run(lambda x: x.double()))
+        with Probe(model) as probe:
+            y = model(torch.randn(2, 3))
+        assert y.dtype == torch.float64
+        assert probe.activations["name"].tolist() == ["(model)", "0", "2"]
+        assert len(probe.parameters) == 0
+        assert not hooks_of(model)
 
     def test_sparse_gradients(self) -> None:
         model = nn.Embedding(5, 2, sparse=True)
@@ -681,6 +941,74 @@ class TestNoTrace:
         with Probe(model):
             got = run()
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+    def test_torchs_fast_paths_differ_by_rounding(self) -> None:
+        x, padded = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[2], [5], [4]])
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        for model in (layer, nn.TransformerEncoder(layer, 2), layer.self_attn):
+            model.eval()
+
+            def run(model: nn.Module = model) -> Tensor:
+                if model is layer.self_attn:
+                    return model(x, x, x, key_padding_mask=padded, need_weights=False)[0]
+                return model(x, src_key_padding_mask=padded)
+
+            with torch.no_grad():
+                expected = run()
+                with Probe(model):
+                    got = run()
+            torch.testing.assert_close(got[~padded], expected[~padded])
+            if isinstance(model, nn.TransformerEncoder):
+                assert not expected[padded].any()
+                assert got[padded].all()
+
+    @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+    @pytest.mark.parametrize("transform", ["vmap", "jacrev", "grad", "vmap of grad"])
+    def test_torch_func(self, transform: str) -> None:
+        model, x = MultiHeadAttention(8, 2), torch.randn(4, 2, 3, 8)
+
+        def loss(x: Tensor) -> Tensor:
+            return model(x).square().sum()
+
+        run = {
+            "vmap": lambda: torch.vmap(model)(x),
+            "jacrev": lambda: torch.func.jacrev(model)(x[0]),
+            "grad": lambda: torch.func.grad(loss)(x[0]),
+            "vmap of grad": lambda: torch.vmap(torch.func.grad(loss))(x),
+        }[transform]
+        expected = run()
+        with Probe(model) as probe:
+            got = run()
+        assert torch.equal(got, expected)
+        if "vmap" in transform:
+            assert len(probe.activations) == len(probe.attention) == 0
+        else:
+            y = model(x[0]).detach()
+            read = row(probe.activations, "(model)")
+            assert read.rms == near(y.square().mean().sqrt())
+            back = (2 * y).square().mean().sqrt()
+            assert read.gradient_rms == (near(back) if transform == "grad" else None)
+
+    def test_copies_have_no_probe(self) -> None:
+        model, (ids, targets) = language_model(), batch()
+        with Probe(model) as probe:
+            model(ids)
+            copied, averaged = copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model)
+            saved = io.BytesIO()
+            torch.save(model, saved)
+        saved.seek(0)
+        loaded = torch.load(saved, weights_only=False)
+        calls = probe.activations["calls"].tolist()
+        for other in (copied, averaged.module, loaded):
+            assert torch.equal(other(ids), model(ids))
+            hooks = [hook for hook in hooks_of(other) if hook is not True]
+            assert all(hook.call is module_under_test._do_nothing for hook in hooks)
+            other.loss(ids, targets).backward()
+        assert probe.activations["calls"].tolist() == calls
+        with Probe(copied) as again:
+            copied(ids)
+        assert again.activations["calls"].tolist() == calls
 
     @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, SystemExit])
     def test_no_hook_stays(self, error: type[BaseException] | None) -> None:
@@ -828,6 +1156,15 @@ class TestNames:
         assert probe.attention.parts == [*parts, "decoder_blocks.cross_attention"]
         assert "encoder_blocks.block" in probe.activations.parts
 
+    def test_parametrizations_are_no_stack(self) -> None:
+        model, (ids, _) = language_model(tied=False), batch()
+        torch.nn.utils.parametrizations.weight_norm(model.output)
+        with Probe(model) as probe:
+            model(ids)
+        assert probe.activations.where(part="block").layers == [0, 1]
+        name = "output.parametrizations.weight.0"
+        assert row(probe.activations, name).part == name
+
     def test_numbers_inside_a_layer_or_of_different_things_are_no_layers(self) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
@@ -917,6 +1254,30 @@ class TestErrors:
             _ = 1 / 0
         with pytest.raises(RuntimeError, match="ended with ZeroDivisionError"):
             _ = probe.parameters
+
+    def test_an_error_of_the_probe_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        model = nn.Linear(2, 2)
+        monkeypatch.setattr(Probe, "_parameter_rows", fail)
+        with pytest.raises(MemoryError), Probe(model) as probe:
+            model(torch.randn(1, 2))
+        with pytest.raises(RuntimeError, match="ended with an error of the probe itself"):
+            _ = probe.activations
+        assert not hooks_of(model)
+        assert not probe._outputs
+        assert not probe._before
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+    def test_modules_of_torch_jit(self) -> None:
+        traced = torch.jit.trace(nn.Linear(2, 2), torch.randn(1, 2))
+        with pytest.raises(TypeError, match="of Python, got a TopLevelTracedModule: probe the mod"):
+            Probe(traced)
+        with Probe(model := nn.Sequential(nn.Linear(2, 2), traced)) as probe:
+            y = model(torch.randn(1, 2))
+        assert probe.activations["name"].tolist() == ["(model)", "0"]
+        assert row(probe.activations, "(model)").rms == near(y.square().mean().sqrt())
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_arguments(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from torch import Generator, Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
-from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward
+from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
 from attnbook.draw import DRAWS, Distribution, fill_
 from attnbook.embedding import TokenEmbedding
 from attnbook.position import LearnedPositions
@@ -86,11 +86,15 @@ def _entry(name: str) -> Entry:
     return Entry(draw.distribution, lambda p: draw.std(p.fan_in, p.fan_out), draw.formula)
 
 
+def _deepnorm(n_encoder: int, n_decoder: int, in_decoder: bool) -> tuple[float, float]:
+    """α and β; those of a single stack if there is no decoder."""
+    if not n_decoder:
+        return deepnorm_constants(n_encoder)
+    return deepnorm_pair(n_encoder, n_decoder)[in_decoder]
+
+
 def _deepnorm_gain(place: Place) -> float:
-    if not place.n_decoder:
-        return float(deepnorm_constants(place.n_encoder)[1])
-    encoder, decoder = deepnorm_pair(place.n_encoder, place.n_decoder)
-    return decoder[1] if place.in_decoder else encoder[1]
+    return _deepnorm(place.n_encoder, place.n_decoder, place.in_decoder)[1]
 
 
 def _t_fixup_gain(place: Place) -> float:
@@ -204,21 +208,24 @@ def initialize(
     ``ModelConfig(…, norm="pre", position="learned", activation="gelu_tanh", scaled=False,
     attention_bias=True)``. It knows a matrix by its place: the ``value`` of a
     :class:`attnbook.attention.MultiHeadAttention` is W_V, and so on. The depth that some schemes
-    need is counted in the model.
+    need is counted in the model; a block that several layers share counts for each.
 
     Args:
         model: a model of this package, or a part of one.
         scheme: a key of :data:`SCHEMES`.
-        n_layers: blocks of the model that this is a part of; counted if not given.
+        n_layers: blocks of the model that this is a part of; counted if not given. A part without
+            its block counts as one of a single stack: for a decoder's ``cross_attention`` alone,
+            ``"gpt2"`` divides by the root of 2N branches, not of 3N.
         generator: source of randomness; torch's global one if none is given.
 
     Returns:
         ``model`` itself.
 
     Raises:
-        ValueError: if the scheme is unknown; if it needs a depth and there is none; if
-            ``"deepnorm"`` meets a model without ``norm="deepnorm"``, or ``"t_fixup"`` one with
-            LayerNorms.
+        ValueError: if the scheme is unknown; if it needs a depth and there is none, or
+            ``n_layers`` is no positive int; if ``"deepnorm"`` meets a model without
+            ``norm="deepnorm"``, or made for another depth (one stack of an encoder-decoder, too,
+            where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms.
         TypeError: if the model has a parameter that belongs to nothing this package knows.
 
     Example:
@@ -230,10 +237,11 @@ def initialize(
     """
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-    if n_layers is not None and n_layers < 1:
-        raise ValueError(f"n_layers must be positive, got {n_layers}")
+    if n_layers is not None and (type(n_layers) is not int or n_layers < 1):
+        raise ValueError(f"n_layers must be a positive int, got {n_layers!r}")
     row = SCHEMES[scheme]
-    blocks = [m for m in model.modules() if isinstance(m, EncoderBlock | DecoderBlock)]
+    layers = (module for _, module in model.named_modules(remove_duplicate=False))
+    blocks = [module for module in layers if isinstance(module, EncoderBlock | DecoderBlock)]
     n_decoder = sum(isinstance(block, DecoderBlock) for block in blocks)
     n_encoder = len(blocks) - n_decoder
     if n_layers is not None:
@@ -254,7 +262,12 @@ def initialize(
         raise ValueError(
             f"{scheme!r} depends on the model's depth: pass n_layers for a part of a model"
         ) from None
-    _check_architecture(scheme, blocks)
+    if scheme == "deepnorm":
+        _check_deepnorm(blocks, n_encoder, n_decoder)
+    if scheme == "t_fixup" and norms:
+        raise ValueError(
+            "'t_fixup' belongs to a model without LayerNorms: make the model with norm='none'"
+        )
 
     for (weight, bias, place), std in zip(matrices, stds, strict=True):
         fill_(weight, row[place.role].distribution, std, generator)
@@ -305,15 +318,23 @@ def _matrices(
             yield linear.weight, linear.bias, place(role, *sizes, d_model, fused)
 
 
-def _check_architecture(scheme: str, blocks: list[EncoderBlock | DecoderBlock]) -> None:
-    """Two schemes are one half of a method whose other half is the model's form."""
-    residuals = [block.attention_residual for block in blocks]
-    if scheme == "deepnorm" and any(r.place != "post" or r.scale == 1 for r in residuals):
-        raise ValueError(
-            "'deepnorm' belongs to a post-norm stream scaled by α: make the model with "
-            "norm='deepnorm'"
-        )
-    if scheme == "t_fixup" and any(r.place != "none" for r in residuals):
-        raise ValueError(
-            "'t_fixup' belongs to a model without LayerNorms: make the model with norm='none'"
-        )
+def _check_deepnorm(
+    blocks: list[EncoderBlock | DecoderBlock], n_encoder: int, n_decoder: int
+) -> None:
+    """β is one half of a method, whose other half is the α that the model was made with."""
+    for block in blocks:
+        alpha, _ = _deepnorm(n_encoder, n_decoder, isinstance(block, DecoderBlock))
+        for residual in block.children():
+            if not isinstance(residual, Residual):
+                continue
+            if residual.place != "post" or residual.scale == 1:
+                raise ValueError(
+                    "'deepnorm' belongs to a post-norm stream scaled by α: make the model with "
+                    "norm='deepnorm'"
+                )
+            if not math.isclose(residual.scale, alpha):
+                depth = f"{n_encoder} and {n_decoder}" if n_decoder else n_encoder
+                raise ValueError(
+                    f"'deepnorm' for {depth} blocks belongs to a stream scaled by α = {alpha:.4g}, "
+                    f"got a model made with α = {residual.scale:.4g}"
+                )

@@ -24,9 +24,9 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain
 from types import FunctionType, TracebackType
 from typing import Any
 
@@ -48,7 +48,12 @@ ATTENTION = (
 PARAMETERS = (*PLACE, "rms", "gradient_rms", "update")
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
-NO_LONGER_LOGITS = {"linear", "addmm", "mm", "conv1d", "softmax", "special_softmax"} | PRODUCTS
+SOFTMAXES = {"softmax", "special_softmax", "softmin"}
+LAYERS = {
+    *("linear", "bilinear", "addmm", "mm", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *(f"conv{transpose}{n}d" for transpose in ("", "_transpose") for n in (1, 2, 3)),
+}
+"""What comes out of them is no logit and no weight any more, whatever went in."""
 FAR, LOWEST = 1000.0, -5000.0
 """Logits this far below their row's largest, or this low, stand for a mask: −∞, −10⁴, −10⁹, …"""
 SEQUENCES = (
@@ -57,6 +62,10 @@ SEQUENCES = (
 )
 ENTRIES_AT_ONCE = 2**20
 """Logits computed again at a time: what a processor's cache holds."""
+LENGTHS_AT_ONCE = 2**20
+"""Lengths of tokens kept until they are reduced: of many outputs at once is faster."""
+SAFE, TINY = 1e-15, torch.finfo(torch.float32).tiny
+"""Lengths above ``SAFE`` lose nothing to squares that single precision can't hold."""
 
 
 class Probe:
@@ -78,14 +87,15 @@ class Probe:
         A row for each module that ran and gave a floating tensor: not for an ``nn.ModuleList``, nor
         for a module whose weights its owner uses without calling it (``out_proj`` in
         ``nn.MultiheadAttention``). Over all entries of its output :math:`X` (the first such tensor
-        with a dimension or more, if it returns several):
+        with a dimension or more, if it returns several, in a dataclass, too):
 
         - ``rms`` :math:`\sqrt{\overline{x^2}}`; ``variance`` :math:`\overline{(x - \bar x)^2}`,
           as exact as the difference :math:`\overline{x^2} - \bar x^2` is: in single precision to
           about a millionth of :math:`\overline{x^2}`;
         - ``gradient_rms``, the same root for the gradient of what was backpropagated with respect
-          to the output; none without a backward pass, and mostly where the next module overwrites
-          the output (``nn.ReLU(inplace=True)``);
+          to the output (after two backward passes through one forward, over the entries of both
+          gradients, while a parameter has the sum of its two); none without a backward pass, and
+          mostly where the next module overwrites the output (``nn.ReLU(inplace=True)``);
         - ``cosine``, for outputs of shape (batch, tokens, width): the mean of
           :math:`x_i \cdot x_j / |x_i||x_j|` over the pairs of different tokens of a sequence (a
           token of zeros has cosine 0 with all), then over the sequences;
@@ -113,35 +123,44 @@ class Probe:
 
     :attr:`parameters`
         A row for each parameter: ``rms`` before the block; ``gradient_rms`` of its ``.grad`` as the
-        last ``backward()`` inside the block left it (so of a sum, if an earlier gradient was not
-        zeroed), before any clipping, none without a ``backward()`` or where an optimizer that steps
-        within it has used it up;
-        ``update``, rms of its change divided by ``rms``: 0 if it did not change, ∞ if it was zero
-        before and did. Buffers have no row.
+        last ``backward()`` inside the block that reached it left it (so of a sum, if an earlier
+        gradient was not zeroed), before any clipping, none without a ``backward()``, if it was
+        unfrozen inside the block only, or where an optimizer that steps within ``backward()`` has
+        used it up; ``update``, rms of its change divided by ``rms``: 0 if it did not change, ∞ if
+        it was zero before and did. Complex ones count by their magnitudes. Buffers have no row.
 
     A module that ran several times has one row with the number of ``calls``, and is read as if the
     calls were one: mean squares over all entries, means over all sequences and queries. What was
     not read is ``None`` (printed –, NaN in a column's array); NaN in a row is a NaN of the model.
+    Not read is what has no entries to read one by one: sparse, nested, quantized, complex (but for
+    parameters) and 8-bit floating tensors, those on the meta device or inside ``torch.vmap``, and
+    parameters of lazy modules that have not run yet.
 
     The model computes what it computes without the probe, to the last bit, gradients and random
-    numbers too, with one exception: in evaluation without gradients ``nn.TransformerEncoder`` takes
-    a fused path of its own, which no hook can look into; while probed, torch takes the usual one.
+    numbers too, with one exception: in evaluation without gradients ``nn.MultiheadAttention``,
+    ``nn.TransformerEncoderLayer`` and ``nn.TransformerEncoder`` take fused paths of their own,
+    which no hook can look into; while probed, torch takes the usual ones. They differ by rounding,
+    and in padded tokens, which the fused path of ``nn.TransformerEncoder`` sets to zero.
     At the end, also after an error, every hook is removed; what is not backpropagated by then is
-    not seen. Nothing that the model computes is kept, but each parameter is copied at the start.
+    not seen. (A copy of the model made inside the block, or saved there, keeps hooks that do
+    nothing.) Of what the model computes a few numbers a call are kept, and for a while one a token;
+    each parameter is copied at the start.
 
     **What counts as an attention**, while a module of the model runs: calls of
     ``F.scaled_dot_product_attention`` (the logits are computed again), and softmaxes over the last
     dimension of a product of two tensors of three or more dimensions, queries and keys, neither a
     parameter or a view of one; scaled, biased, masked, cut or joined in between or not (a column
-    joined to it, a sink, is a key). So the softmax over a vocabulary or over experts is none. Each
-    is the row of the innermost running module that has parameters. Forbidden pairs are what a
-    Boolean mask given to the fused function says; else the logits below −5000, or by more than 1000
-    below the largest of their query, whether a mask made them so or not. Not seen: kernels that
-    bypass torch (flash-attn), ``flex_attention``; attention on tensors of two dimensions; logits
-    from ``torch.cdist`` or ``(q * k).sum(-1)``, or of a query that is a parameter itself; weights
-    from ``log_softmax(…).exp()``, one's own exponentials and sums, or a softmax over another
-    dimension, transposed afterwards. Compiled models run uncompiled while probed. Recomputation in
-    the backward pass (activation checkpointing) is not counted as a call.
+    joined to it, a sink, is a key), but not through a layer with weights or a product with other
+    attention weights. So the softmax over a vocabulary or over experts is none. Each is the row of
+    the innermost running module that has parameters. Forbidden pairs are what a Boolean mask given
+    to the fused function says; else the logits below −5000, or by more than 1000 below the largest
+    of their query, whether a mask made them so or not. Not seen: kernels that bypass torch
+    (flash-attn), ``flex_attention``, what ``torch.jit.script`` made, ``F.gumbel_softmax``; in a
+    model that another thread runs; attention on tensors of two dimensions; logits from
+    ``torch.cdist`` or ``(q * k).sum(-1)``, or of a query that is a parameter itself; weights from
+    ``log_softmax(…).exp()``, one's own exponentials and sums, or a softmax over another dimension,
+    transposed afterwards. Compiled models run uncompiled while probed. Recomputation in the
+    backward pass (activation checkpointing) is not counted as a call.
 
     Args:
         model: any module.
@@ -155,7 +174,8 @@ class Probe:
             on one thread (``benchmarks/README.md``).
 
     Raises:
-        TypeError: if ``model`` is no module, ``only`` no names, or ``rank_sequences`` no number.
+        TypeError: if ``model`` is no module or one that ``torch.jit`` made (inside another such a
+            module is left out), ``only`` no names, or ``rank_sequences`` no number.
         ValueError: if no module fits one of ``only``, naming some that exist; or
             ``rank_sequences`` is not positive.
         RuntimeError: if it is entered twice, or a table is read before the block has ended, or
@@ -184,6 +204,11 @@ class Probe:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"a probe reads a torch module, got a {type(model).__name__}")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise TypeError(
+                f"a probe reads modules of Python, got a {type(model).__name__}: probe the model "
+                "that it was made from"
+            )
         if not isinstance(rank_sequences, int | None):
             raise TypeError(f"rank_sequences must be an int or None, got {rank_sequences!r}")
         if rank_sequences is not None and rank_sequences < 1:
@@ -193,6 +218,7 @@ class Probe:
             module: _clean(name)
             for name, module in model.named_modules()
             if "_orig_mod" not in module._modules  # what torch.compile puts around it
+            and not isinstance(module, torch.jit.ScriptModule)
         }
         fitting = list(self._modules) if only is None else self._fitting(only)
         self._chosen = {one for module in fitting for one in self._that_run(module)}
@@ -207,6 +233,8 @@ class Probe:
         self._handles: list[Any] = []
         self._contexts = ExitStack()
         self._outputs: dict[nn.Module, list[_Output]] = defaultdict(list)
+        self._described: list[tuple[_Output, torch.Size, Tensor]] = []
+        self._lengths = 0
         self._last: tuple[weakref.ref[Tensor], float, _Output] | None = None
         self._attentions: dict[nn.Module, list[list[Tensor]]] = defaultdict(list)
         self._before: dict[str, tuple[nn.Parameter, Tensor, Tensor]] = {}
@@ -236,8 +264,8 @@ class Probe:
         try:
             for module in self._modules:
                 self._handles += [
-                    module.register_forward_pre_hook(self._begin),
-                    module.register_forward_hook(self._end, always_call=True),
+                    module.register_forward_pre_hook(_Hook(self._begin)),
+                    module.register_forward_hook(_Hook(self._end), always_call=True),
                 ]
             self._watch()
             if any(_is_compiled(module) for module in self._model.modules()):
@@ -255,20 +283,24 @@ class Probe:
         traceback: TracebackType | None,
     ) -> None:
         """Remove the hooks; then, if all went well, fill the tables."""
-        self._remove()
-        if kind is None:
-            with _aside(torch.device("cpu")), np.errstate(all="ignore"):  # NaN is the model's
-                self._tables = {
-                    "activations": Table(ACTIVATIONS, tuple(self._activation_rows())),
-                    "attention": Table(ATTENTION, tuple(self._attention_rows())),
-                    "parameters": Table(PARAMETERS, tuple(self._parameter_rows())),
-                }
-        self._state = "over" if kind is None else f"ended with {kind.__name__}"
-        self._outputs.clear()
-        self._attentions.clear()
-        self._before.clear()
-        self._gradients.clear()
-        self._last = None
+        self._state = f"ended with {kind.__name__ if kind else 'an error of the probe itself'}"
+        try:
+            self._remove()
+            if kind is None:
+                with _aside(torch.device("cpu")):
+                    self._tables = {
+                        "activations": Table(ACTIVATIONS, tuple(self._activation_rows())),
+                        "attention": Table(ATTENTION, tuple(self._attention_rows())),
+                        "parameters": Table(PARAMETERS, tuple(self._parameter_rows())),
+                    }
+                self._state = "over"
+        finally:
+            self._outputs.clear()
+            self._described.clear()
+            self._attentions.clear()
+            self._before.clear()
+            self._gradients.clear()
+            self._last = None
 
     def _remove(self) -> None:
         try:
@@ -336,11 +368,32 @@ class Probe:
             else:
                 swap = tensor.dim() == 3 and module in self._tokens_first
                 x = tensor.transpose(0, 1) if swap else tensor
-                seen = _Output(None if again else _describe(x, self._ranked))
+                seen = _Output()
+                if not again:
+                    self._remember(seen, x)
                 self._last = weakref.ref(tensor), version, seen
                 if tensor.requires_grad:
                     self._handles.append(tensor.register_hook(seen.gradient))
             self._outputs[module].append(seen)
+
+    def _remember(self, seen: "_Output", x: Tensor) -> None:
+        described = _describe(x, self._ranked)
+        self._described.append((seen, x.shape, described))
+        self._lengths += described.numel()
+        if self._lengths > LENGTHS_AT_ONCE:
+            self._reduce()
+
+    def _reduce(self) -> None:
+        """A few numbers of each output instead of one of each token."""
+        alike: dict[Any, list[tuple[_Output, Tensor]]] = defaultdict(list)
+        for one, shape, described in self._described:
+            alike[shape, described.device, described.dtype].append((one, described))
+        for (shape, *_), ones in alike.items():
+            outputs, found = zip(*ones, strict=True)
+            for one, statistics in zip(outputs, _statistics(shape, found), strict=True):
+                one.forward = statistics
+        self._described.clear()
+        self._lengths = 0
 
     def _attention(self, statistics: Callable[[], list[Tensor]], device: torch.device) -> None:
         if not self._running or _in_backward():  # another model's, or again
@@ -377,27 +430,21 @@ class Probe:
     # Afterwards.
 
     def _activation_rows(self) -> Iterator[tuple[Cell, ...]]:
-        alike: dict[Any, dict[_Output, Tensor]] = defaultdict(dict)
-        for one in chain.from_iterable(self._outputs.values()):
-            if one.forward:
-                shape, described = one.forward
-                alike[shape, described.device, described.dtype][one] = described
-        statistics: dict[_Output, tuple[float, ...]] = {}
-        for (shape, *_), ones in alike.items():
-            statistics |= zip(ones, _statistics(shape, list(ones.values())), strict=True)
+        self._reduce()
         for module, name in self._modules.items():
             seen = self._outputs.get(module, [])
-            calls = [statistics[one] for one in seen if one.forward]
+            calls = [one.forward for one in seen if one.forward]
             if calls:
                 n, mean, square, *similar = zip(*calls, strict=True)
                 average, variance = _pooled(n, mean, square)
                 sequences, cosine, ranked, rank = map(sum, similar)
                 backward = [one for output in seen for one in output.backward]
-                squares = sum(float(norm) ** 2 for norm, _ in backward)
-                gradient = _ratio(squares, sum(n for _, n in backward))
+                norms = [float(norm) for norm, _ in backward]
+                gradient = _ratio(sum(a * a for a in norms), sum(n for _, n in backward))
+                rms = math.sqrt(variance + average * average)
                 yield (
                     *(name, *self._places(name), len(calls)),
-                    *(math.sqrt(variance + average**2), variance, gradient and math.sqrt(gradient)),
+                    *(rms, variance, gradient and math.sqrt(gradient)),
                     *(_ratio(cosine, sequences), _ratio(rank, ranked)),
                 )
 
@@ -417,8 +464,8 @@ class Probe:
             gradient = self._gradients.get(name)
             update = None
             if parameter.shape == before.shape:
-                before.sub_(parameter.detach().to(before.device, before.dtype))
-                update = float(_norm(before))
+                now = parameter.detach().to(before.device, before.dtype)
+                update = 0.0 if torch.equal(now, before) else float(_norm(before.sub_(now)))
                 if update:  # NaN, too
                     update = update / size if size else update * math.inf
             back = None if gradient is None else float(gradient) / entries
@@ -428,13 +475,31 @@ class Probe:
 class _Output:
     """What is remembered of one tensor that a module gave."""
 
-    def __init__(self, forward: tuple[torch.Size, Tensor] | None) -> None:
-        self.forward = forward
+    def __init__(self) -> None:
+        self.forward: tuple[float, ...] = ()
         self.backward: list[tuple[Tensor, int]] = []
 
     def gradient(self, gradient: Tensor) -> None:
         with _aside(gradient.device):
-            self.backward.append((_norm(gradient), gradient.numel()))
+            if not _strange(gradient):
+                self.backward.append((_norm(gradient), gradient.numel()))
+
+
+class _Hook:
+    """A hook of the model that is probed: a copy of the model has one that does nothing."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self.call = call
+
+    def __call__(self, *given: object) -> None:
+        self.call(*given)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Hook, (_do_nothing,)
+
+
+def _do_nothing(*_: object) -> None:
+    pass
 
 
 class _Attentions(TorchFunctionMode):
@@ -443,7 +508,7 @@ class _Attentions(TorchFunctionMode):
     def __init__(self, found: Callable[[Callable[[], list[Tensor]], torch.device], None]) -> None:
         super().__init__()
         self.found = found
-        self.logits: dict[int, weakref.ref[Tensor]] = {}
+        self.known: dict[int, tuple[weakref.ref[Tensor], str]] = {}
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -451,7 +516,10 @@ class _Attentions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
         if name == "__get__":  # an attribute, the most frequent call
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if self.known and (kind := self._kind(args[0])):  # the transposed, say
+                self._remember([result], kind)
+            return result
         if function is F.multi_head_attention_forward:
             # It comes here because a mode is on; its copy goes on to what it calls.
             known = {**function.__globals__, "has_torch_function": lambda _: False}
@@ -461,40 +529,55 @@ class _Attentions(TorchFunctionMode):
             inner.__kwdefaults__ = function.__kwdefaults__
             with self:
                 return inner(*args, **kwargs)
+        kind = None
+        if self.known or name in PRODUCTS:
+            kind = self._becomes(name, args, kwargs)
+        if kind == "weights" and name in SOFTMAXES:  # read now: it may write over the logits
+            logits: Tensor = args[0] if args else kwargs["input"]
+            sign = -1 if name == "softmin" else 1
+            if not _strange(logits):
+                self.found(lambda: _explicit_attention(logits, sign), logits.device)
         result = function(*args, **kwargs)
         if function is F.scaled_dot_product_attention:
             query = args[0] if args else kwargs["query"]
             if not _strange(query):
                 self.found(lambda: _fused_attention(*args, **kwargs), query.device)
-        elif name in ("softmax", "special_softmax"):
-            logits = args[0] if args else kwargs.get("input")
-            dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            if self._are_logits(logits) and dim in (-1, logits.dim() - 1):
-                self.found(lambda: _explicit_attention(logits), logits.device)
-        if (
-            _is_product(args, kwargs)
-            if name in PRODUCTS
-            else self.logits
-            and name not in NO_LONGER_LOGITS
-            and any(self._are_logits(x) for x in _flat(args))
-        ):
-            for x in _flat([result]):
-                if isinstance(x, Tensor):
-                    self._remember(x)
+        if kind:
+            self._remember(_flat([result]), kind)
         return result
 
-    def _remember(self, x: Tensor) -> None:
-        key = id(x)
-        self.logits[key] = weakref.ref(x, lambda _: self.logits.pop(key, None))
+    def _becomes(self, name: str, args: Any, kwargs: Any) -> str | None:
+        """What the result is, of what it is made of."""
+        given = _flat([*args, *kwargs.values()])
+        kinds = {self._kind(x) for x in given}
+        if name in PRODUCTS:  # of weights: mixed values
+            return "logits" if "weights" not in kinds and _is_product(given) else None
+        if name in SOFTMAXES:
+            logits = args[0] if args else kwargs.get("input")
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            last = self._kind(logits) == "logits" and dim in (-1, logits.dim() - 1)
+            return "weights" if last else None
+        if name in LAYERS:
+            return None
+        return next((kind for kind in ("logits", "weights") if kind in kinds), None)
 
-    def _are_logits(self, x: object) -> bool:
-        known = self.logits.get(id(x))
-        return known is not None and known() is x
+    def _remember(self, results: list[Any], kind: str) -> None:
+        for x in results:
+            if isinstance(x, Tensor):
+                self.known[id(x)] = weakref.ref(x, partial(self._forget, id(x))), kind
+
+    def _forget(self, key: int, _: object) -> None:
+        self.known.pop(key, None)
+
+    def _kind(self, x: object) -> str | None:
+        """Logits, weights made of logits, or neither."""
+        reference, kind = self.known.get(id(x), (None, None))
+        return kind if reference is not None and reference() is x else None
 
 
-def _is_product(args: Any, kwargs: Any) -> bool:
+def _is_product(given: list[Any]) -> bool:
     """Of two tensors of three or more dimensions, neither a parameter or a view of one."""
-    factors = [x for x in (*_flat(args), *kwargs.values()) if isinstance(x, Tensor)][-2:]
+    factors = [x for x in given if isinstance(x, Tensor)][-2:]
     return len(factors) == 2 and all(
         x.dim() > 2 and not isinstance(x, nn.Parameter) and not isinstance(x._base, nn.Parameter)
         for x in factors
@@ -521,8 +604,10 @@ def _fused_attention(
     shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key = (x.expand(*shape, *x.shape[-2:]) for x in (query, key))
     shape = torch.Size((*shape, query.shape[-2], key.shape[-2]))
-    if is_causal:
-        attn_mask = torch.ones(shape[-2:], dtype=torch.bool, device=query.device).tril()
+    bias = getattr(attn_mask, "variant", None)  # torch's CausalBias: its entries mean nothing
+    if is_causal or bias is not None:
+        ahead = shape[-1] - shape[-2] if bias is not None and bias.name == "LOWER_RIGHT" else 0
+        attn_mask = torch.ones(shape[-2:], dtype=torch.bool, device=query.device).tril(ahead)
     if len(shape) < 3:
         query, key = query[None], key[None]
     mask = None
@@ -543,11 +628,9 @@ def _fused_attention(
     return pieces
 
 
-def _explicit_attention(logits: Tensor) -> list[Tensor]:
-    """The same from the logits that a softmax is given."""
-    if not logits.numel():
-        return []
-    logits = logits.to(_wide(logits), copy=True)
+def _explicit_attention(logits: Tensor, sign: int) -> list[Tensor]:
+    """The same from the logits that a softmax is given, or their opposites."""
+    logits = logits.to(_wide(logits), copy=True) if sign > 0 else -logits.to(_wide(logits))
     return [_summary(logits, _unmask(logits))]
 
 
@@ -595,23 +678,25 @@ def _summary(
     return torch.cat([torch.stack([pairs, overall, variance, squares, some.sum()]), sums])
 
 
-def _describe(x: Tensor, ranked: int | None) -> tuple[torch.Size, Tensor]:
-    """Its shape, and in few passes over the entries what :func:`_statistics` needs of them."""
+def _describe(x: Tensor, ranked: int | None) -> Tensor:
+    """In few passes over the entries what :func:`_statistics` needs of them."""
     x = x.detach().to(_wide(x))
-    norms = torch.linalg.vector_norm(x, dim=-1)
+    norms = _length(x, _of_rows)
     found = [x.sum(), norms]
     if x.dim() == 3:
-        inverse = norms.clamp(min=torch.finfo(x.dtype).tiny).reciprocal_()
+        inverse = norms.clamp(min=TINY).reciprocal_().to(x.dtype)
         found.append(torch.linalg.vector_norm(inverse[:, None] @ x, dim=(1, 2)))
-        for one in x[:ranked]:
+        largest = inverse[:ranked].amin(-1)[:, None, None]  # Gram matrices of about 1 stay finite
+        for one in x[:ranked] * largest:
             gram = one @ one.T if len(one) <= len(one.T) else one.T @ one
             found.append(torch.linalg.vector_norm(gram))
-    return x.shape, torch.cat([one.reshape(-1) for one in found])
+    return torch.cat([one.reshape(-1) for one in found])
 
 
-def _statistics(shape: torch.Size, described: list[Tensor]) -> Iterator[tuple[float, ...]]:
+@np.errstate(all="ignore")  # NaN is the model's
+def _statistics(shape: torch.Size, described: Sequence[Tensor]) -> list[tuple[float, ...]]:
     """Entries, mean, variance; sequences and sum of their cosines; the same of ranks."""
-    numbers = torch.stack(described).cpu().double().numpy()
+    numbers = torch.stack(list(described)).cpu().double().numpy()
     entries, rows = math.prod(shape), math.prod(shape[:-1])
     mean, norms = numbers[:, 0] / entries, numbers[:, 1 : 1 + rows]
     variance = np.maximum(np.vecdot(norms, norms) / entries - mean**2, 0.0)  # NaN stays NaN
@@ -623,18 +708,21 @@ def _statistics(shape: torch.Size, described: list[Tensor]) -> Iterator[tuple[fl
         other = (directions**2).sum(1) - np.count_nonzero(norms, axis=1)  # less each with itself
         sequences, cosine = none + (shape[0] if pairs else 0), other / max(pairs, 1)
         energy = norms.reshape(-1, *shape[:2])[:, : spreads.shape[1]]
+        energy = energy / np.maximum(energy.max(-1, keepdims=True), TINY)
         energy = np.vecdot(energy, energy)
         some = energy != 0
         ratio = np.divide(energy, spreads, where=some, out=np.zeros_like(energy))
         ranked, rank = some.sum(1), np.vecdot(ratio, ratio)
     columns = (none + entries, mean, variance, sequences, cosine, ranked, rank)
-    return zip(*(column.tolist() for column in columns), strict=True)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _first_tensor(output: object) -> Tensor | None:
     """The first floating tensor with a dimension or more, of one or several."""
     if isinstance(output, Mapping):
         output = tuple(output.values())
+    elif is_dataclass(output) and not isinstance(output, type):
+        output = tuple(getattr(output, field.name) for field in fields(output))
     for x in output if isinstance(output, tuple | list) else (output,):
         if not isinstance(x, Tensor) or _strange(x) or not x.is_floating_point():
             continue
@@ -645,7 +733,24 @@ def _first_tensor(output: object) -> Tensor | None:
 
 def _strange(x: Tensor) -> bool:
     """Has no entries to read one by one."""
-    return x.layout != torch.strided or x.is_nested or x.device.type == "meta" or not x.numel()
+    return (
+        nn.parameter.is_lazy(x)
+        or x.layout != torch.strided
+        or x.is_nested
+        or x.device.type == "meta"
+        or x.is_quantized
+        or (x.is_floating_point() and x.element_size() == 1)
+        or _is_batched(x)
+        or not x.numel()
+    )
+
+
+def _is_batched(x: Tensor) -> bool:
+    """Inside ``torch.vmap``, where a tensor stands for many."""
+    inside = torch._C._functorch
+    while inside.is_gradtrackingtensor(x):
+        x = inside.get_unwrapped(x)
+    return inside.is_batchedtensor(x) or inside.is_legacy_batchedtensor(x)
 
 
 def _tokens_first(modules: Iterable[nn.Module]) -> set[nn.Module]:
@@ -695,10 +800,28 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def _norm(x: Tensor) -> Tensor:
-    wide = _wide(x)
+    return _length(x.abs() if x.is_complex() else x, _of_all)
+
+
+def _length(x: Tensor, of: Callable[[Tensor, torch.dtype], Tensor]) -> Tensor:
+    """In double precision where single may not hold the squares; a GPU is not made to wait."""
+    if x.is_cpu:  # three times as fast
+        lengths = of(x, _wide(x))
+        ends = lengths.aminmax() if lengths.dim() else (lengths,)
+        if all(SAFE < end.item() < math.inf for end in ends):
+            return lengths
+    return of(x, torch.float32 if x.device.type == "mps" else torch.float64)
+
+
+def _of_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+    return norms
+
+
+def _of_all(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.dim() > 1:  # of rows on all threads, of everything on one
-        x = torch.linalg.vector_norm(x, dim=-1, dtype=wide)
-    norm: Tensor = torch.linalg.vector_norm(x, dtype=wide)
+        x = _of_rows(x, dtype)
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=dtype)
     return norm
 
 
@@ -712,7 +835,7 @@ def _pooled(
     """Mean and variance of all entries, from those of groups of ``n``."""
     groups, total = list(zip(n, mean, variance, strict=True)), sum(n)
     average = sum(k * m for k, m, _ in groups) / total
-    squares = sum(k * (v + (m - average) ** 2) for k, m, v in groups)
+    squares = sum(k * (v + (m - average) * (m - average)) for k, m, v in groups)
     return average, squares / total
 
 
@@ -735,7 +858,9 @@ def _places(modules: Mapping[nn.Module, str]) -> Callable[[str], tuple[int | Non
     numbered = {
         name: list(module.children())
         for module, name in modules.items()
-        if module._modules and all(key.isdigit() for key in module._modules)
+        if module._modules
+        and all(key.isdigit() for key in module._modules)
+        and not isinstance(module, nn.utils.parametrize.ParametrizationList)
     }
     stacks = {name for name, items in numbered.items() if _is_stack(items)} or set(numbered)
     outer = [s for s in stacks if not any(s.startswith(f"{other}.") for other in stacks)]

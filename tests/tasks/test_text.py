@@ -45,6 +45,8 @@ def test_file_is_read_as_utf8(tmp_path: Path) -> None:
         (b"", "expected a file with text, got .*text.txt, which is empty"),
         (b" \n\t", "expected a file with text, got .*text.txt, which is empty"),
         (b"abc\xffd", "expected UTF-8 text, got .*text.txt with byte 0xff at offset 3"),
+        (b"\xef\xbb\xbfabc\xffd", "got .*text.txt with byte 0xff at offset 6"),
+        (b"\xef\xbb\xbf \n", "expected a file with text, got .*text.txt, which is empty"),
     ],
 )
 def test_file_without_utf8_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -85,6 +87,12 @@ def test_vocabulary_is_unknown_and_the_most_frequent_words() -> None:
     assert tokenizer.get_vocab() == {UNKNOWN: 0, "d": 1, "a": 2, "b": 3}
 
 
+def test_the_word_unknown_in_brackets_is_the_token() -> None:
+    encoding = word_tokenizer("a [unknown] b", 10).encode("[unknown] a [ x")
+    assert encoding.tokens == [UNKNOWN, "a", "[", UNKNOWN]
+    assert encoding.ids[0] == encoding.ids[3] == 0
+
+
 def test_text_with_few_words_gives_a_small_vocabulary() -> None:
     assert word_tokenizer("a b", 100).get_vocab_size() == 3
 
@@ -98,6 +106,10 @@ def test_every_text_comes_back_from_bytes(vocab_size: int, text: str) -> None:
     tokenizer = bpe_tokenizer(TEXT, vocab_size)
     assert tokenizer.get_vocab_size() == vocab_size
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_merging_ends_with_nothing_left_to_merge() -> None:
+    assert bpe_tokenizer("ab ab", 1000).get_vocab_size() == 256 + 2  # "ab", " ab"
 
 
 def test_merges_make_texts_shorter() -> None:
@@ -178,6 +190,12 @@ def test_shortest_text_has_one_window_in_each_part() -> None:
 def test_number_of_windows_must_be_positive() -> None:
     with pytest.raises(ValueError, match="windows must be positive, got 0"):
         numbered_words(100, length=8).validation_windows(0)
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_batch_must_be_positive(batch: int) -> None:
+    with pytest.raises(ValueError, match=f"batch must be positive, got {batch}"):
+        numbered_words(100, length=8).batch(batch, Generator())
 
 
 def test_windows_of_no_tokens_are_refused() -> None:

@@ -1,5 +1,6 @@
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -120,6 +121,47 @@ def test_accuracy_is_the_share_of_tokens_whose_largest_logit_is_the_target() -> 
     targets[1, :2] = (best[1, :2] + 2) % 5
     assert accuracy(model, ids, best) == 1.0
     assert accuracy(model, ids, targets) == 5 / 8
+
+
+def test_accuracy_leaves_out_what_the_loss_leaves_out() -> None:
+    model, ids = Encoder(SMALL), torch.randint(5, (2, 4))
+    targets = model(ids).argmax(-1)
+    targets[0, 0] = (targets[0, 0] + 1) % 5
+    targets[:, 2:] = -100
+    assert accuracy(model, ids, targets) == 3 / 4
+    with pytest.raises(ValueError, match="no target is left: all 8 are -100"):
+        accuracy(model, ids, torch.full_like(ids, -100))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("shape", [(1, 4), (4,), (2, 1), ()])
+def test_accuracy_refuses_targets_of_another_shape(shape: tuple[int, ...]) -> None:
+    ids, targets = torch.randint(5, (2, 4)), torch.zeros(shape, dtype=torch.int64)
+    message = r"answers for \(batch, tokens\) = \(2, 4\) but targets of shape " + re.escape(
+        str(shape)
+    )
+    with pytest.raises(ValueError, match=message):
+        accuracy(Encoder(SMALL), ids, targets)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_accuracy_refuses_targets_that_are_no_integers() -> None:
+    with pytest.raises(
+        TypeError, match=r"targets must be integers, got a tensor of torch\.float64"
+    ):
+        accuracy(Encoder(SMALL), torch.randint(5, (2, 4)), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_an_evaluation_leaves_the_model_training(error: type[BaseException]) -> None:
+    def evaluate(model: Encoder) -> float:
+        raise error
+
+    model = Encoder(SMALL)
+    with pytest.raises(error):
+        run(model, evaluate=evaluate)
+    assert all(module.training for module in model.modules())
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(

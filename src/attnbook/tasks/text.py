@@ -31,14 +31,14 @@ def python_topics() -> str:
 
 
 def read_text(path: str | Path) -> str:
-    """The contents of a UTF-8 text file.
+    """The contents of a UTF-8 text file, without a byte order mark.
 
     Raises:
         ValueError: if the file can't be read, is not UTF-8 or holds nothing but white space; the
             message names the file.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = Path(path).read_text(encoding="utf-8").removeprefix("\N{BYTE ORDER MARK}")
     except OSError as error:
         raise ValueError(f"expected a readable text file, got {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -65,7 +65,8 @@ def word_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A tokenizer with the most frequent lower-case words and punctuation marks of ``text``.
 
     Words are runs of letters, digits and underscores; every other mark but white space is a token
-    of its own. What is not among the ``vocab_size`` most frequent becomes ``[unknown]``, token 0.
+    of its own. What is not among the ``vocab_size`` most frequent becomes ``[unknown]``, token 0;
+    so does ``[unknown]`` itself, if a text has it.
 
     Raises:
         ValueError: if ``text`` has no tokens or ``vocab_size`` is below 2.
@@ -88,7 +89,7 @@ def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A byte-level byte-pair encoding trained on ``text``.
 
     It starts from the 256 bytes, so there is no text it can't write, and merges the most frequent
-    neighbours until there are ``vocab_size`` tokens.
+    neighbours until there are ``vocab_size`` tokens or nothing is left to merge.
 
     Raises:
         ValueError: if ``text`` is empty or ``vocab_size`` is below 256.
@@ -157,7 +158,13 @@ class TextTask:
     def batch(
         self, batch: int, generator: Generator
     ) -> tuple[Int64[Tensor, "batch tokens"], Int64[Tensor, "batch tokens"]]:
-        """Windows from random places of the training part, and the same windows one token later."""
+        """Windows from random places of the training part, and the same windows one token later.
+
+        Raises:
+            ValueError: if ``batch`` is not positive.
+        """
+        if batch < 1:
+            raise ValueError(f"batch must be positive, got {batch}")
         starts = torch.randint(len(self.training) - self.length, (batch, 1), generator=generator)
         window = self.training[starts + torch.arange(self.length + 1)]
         return window[:, :-1], window[:, 1:]

@@ -9,6 +9,7 @@ from jaxtyping import Int64
 from torch import Generator, Tensor
 from tqdm import tqdm
 
+from attnbook.checks import check_integer
 from attnbook.transformer import Encoder
 
 Batch = tuple[Int64[Tensor, "batch tokens"], Int64[Tensor, "batch tokens"]]
@@ -113,15 +114,30 @@ def train(
 
 def _evaluate(model: Encoder, evaluate: Callable[[Encoder], float]) -> float:
     model.eval()
-    with torch.no_grad():
-        value = evaluate(model)
-    model.train()
-    return value
+    try:
+        with torch.no_grad():
+            return evaluate(model)
+    finally:
+        model.train()
 
 
 def accuracy(
     model: Encoder, ids: Int64[Tensor, "batch tokens"], targets: Int64[Tensor, "batch tokens"]
 ) -> float:
-    """Share of tokens whose largest logit is the target, from 0 to 1."""
-    right: Tensor = model(ids).argmax(-1) == targets
-    return right.double().mean().item()
+    """Share of tokens whose largest logit is the target, from 0 to 1; targets of −100 are left out.
+
+    Raises:
+        TypeError: if the targets are not integers.
+        ValueError: if their shape is not that of ``ids``, or all are left out.
+    """
+    check_integer("targets", targets)
+    best: Tensor = model(ids).argmax(-1)
+    if targets.shape != best.shape:
+        raise ValueError(
+            f"there are answers for (batch, tokens) = {tuple(best.shape)} but targets of shape "
+            f"{tuple(targets.shape)}"
+        )
+    asked = targets != -100
+    if not asked.any():
+        raise ValueError(f"no target is left: all {targets.numel()} are -100")
+    return (best == targets)[asked].double().mean().item()
