@@ -2,9 +2,9 @@
 
 Everything is compared but the drawings, whose numbers stand in the claims
 beside them. Claims on Python's help texts say which text they were measured
-on; where this Python's differs, those lines can't be compared, and the claims
-still have to hold. Under another arithmetic than that of the committed outputs
-(another processor) no digits are compared: text is, and claims have to hold.
+on. Where this Python's differs, and under another arithmetic than that of the
+committed outputs (another processor), no digits are compared: text is, and
+claims have to hold.
 """
 
 import json
@@ -45,9 +45,8 @@ def computed_elsewhere() -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose what is not compared, and run kernels as the Makefile does."""
     os.environ |= {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    rules = "nbval_other_text.cfg" if measured_elsewhere() else "nbval.cfg"
-    if computed_elsewhere():
-        rules = "nbval_other_arithmetic.cfg"
+    elsewhere = measured_elsewhere() or computed_elsewhere()
+    rules = "nbval_elsewhere.cfg" if elsewhere else "nbval.cfg"
     config.option.nbval_sanitize_with = str(HERE.parent / "tests" / rules)
 
 

@@ -48,8 +48,8 @@ ELSEWHERE: Cells = {
     "imports": (IMPORTS, UNTOUCHED, True),
     "other digits in a claim on the text": (ON_TEXT, ("measured 123 ", "measured 124.5 "), True),
     "another statement on the text": (ON_TEXT, ("It is long", "It is short"), False),
-    "other digits in another claim": (CLAIMED, ("measured 123 ", "measured 124 "), False),
-    "changed text": (PRINTED, ("three 3", "three 4"), False),
+    "other digits in text": (PRINTED, ("three 3", "three 4"), True),
+    "other words in text": (PRINTED, ("three 3", "four 3"), False),
 }
 OTHERWISE: Cells = {
     "imports": (IMPORTS, UNTOUCHED, True),
@@ -116,7 +116,7 @@ def test_only_untouched_outputs_and_drawings_pass(name, here):
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_on_another_text_only_the_digits_measured_on_it_may_differ(name, elsewhere):
+def test_on_another_text_only_digits_may_differ(name, elsewhere):
     assert elsewhere[name] == ELSEWHERE[name][-1]
 
 
