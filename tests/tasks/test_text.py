@@ -29,6 +29,12 @@ def test_topics_are_joined_in_alphabetical_order(monkeypatch: pytest.MonkeyPatch
     assert python_topics() == "one\ntwo\nthree"
 
 
+def test_lines_of_marks_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "Title\n*****\n\n   \n+----+\n| is |\n  ):\n_\né\n日"
+    monkeypatch.setattr("pydoc_data.topics.topics", {"page": page})
+    assert python_topics() == "Title\n\n   \n| is |\n_\né\n日"
+
+
 def test_fingerprint_is_the_start_of_sha256() -> None:
     assert fingerprint("naïve") == hashlib.sha256("naïve".encode()).hexdigest()[:12]
 

@@ -1,6 +1,7 @@
 """Text to model: what Python itself ships, or any file; by words or by byte-pair encoding."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import torch
@@ -18,8 +19,11 @@ UNKNOWN = "[unknown]"
 def python_topics() -> str:
     """The help texts of the Python that runs this (``pydoc_data.topics``), in alphabetical order.
 
-    They are installed with every Python and differ from version to version, and with them every
-    number measured on them: see :func:`fingerprint`.
+    Lines without a letter or digit are left out. Most are the rules of tables and the underlines of
+    headings, whose marks would be a seventh of all tokens, and most of these the mark before again.
+
+    The texts are installed with every Python and differ from version to version, and with them
+    every number measured on them: see :func:`fingerprint`.
 
     Example:
         >>> len(python_topics()) > 300_000
@@ -27,7 +31,8 @@ def python_topics() -> str:
     """
     from pydoc_data.topics import topics
 
-    return "\n".join(topics[name] for name in sorted(topics))
+    lines = "\n".join(topics[name] for name in sorted(topics)).splitlines()
+    return "\n".join(line for line in lines if re.search(r"\w|^\s*$", line))
 
 
 def read_text(path: str | Path) -> str:
