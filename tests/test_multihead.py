@@ -530,6 +530,52 @@ def test_under_autocast_types_may_differ() -> None:
         assert module(x).dtype == torch.bfloat16
 
 
+# Other projections
+
+
+class Wrapped(nn.Module):
+    """No weight of its own, as around a low-rank adapter."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x)
+
+
+class Asked(Wrapped):
+    """Its weight is a method, as that of torch's quantized layers."""
+
+    def weight(self) -> Tensor:
+        return self.base.weight
+
+
+class Rounded(nn.Module):
+    """Its weight is of integers."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        weight = base.weight.detach()
+        self.scale = weight.abs().max() / 127
+        self.register_buffer("weight", (weight / self.scale).round().to(torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight * self.scale).T
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("kind", [Wrapped, Asked, Rounded])
+def test_a_projection_may_be_wrapped_or_quantized(kind: type[nn.Module]) -> None:
+    module, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
+    expected = module(x)
+    for name in LINEARS:
+        setattr(module, name, kind(getattr(module, name)))
+    assert_near(module(x), expected, 0.1 if kind is Rounded else 0.0)
+    with refused(TypeError, "x must be of floating type, got a tensor of torch.int64"):
+        module(x.long())
+
+
 # Bad input
 
 

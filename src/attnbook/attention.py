@@ -586,12 +586,14 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"{name} must have shape (batch, tokens, {width}), got {tuple(tokens.shape)}"
             )
-        held = self.query.weight.dtype
-        if tokens.dtype == held:
+        weight = getattr(self.query, "weight", None)
+        if tokens.dtype == getattr(weight, "dtype", None):
             return
         _check_types(**{name: tokens})
+        if not isinstance(weight, Tensor) or not weight.is_floating_point():
+            return  # wrapped or quantized, a projection judges for itself
         if not torch.is_autocast_enabled(tokens.device.type):
-            raise TypeError(f"{name} is {tokens.dtype} but the weights are {held}")
+            raise TypeError(f"{name} is {tokens.dtype} but the weights are {weight.dtype}")
 
 
 def _equal(a: Tensor | None, b: Tensor) -> bool:
