@@ -306,8 +306,11 @@ def test_targets_and_ids_are_integers() -> None:
     model, ids = LanguageModel(SMALL), torch.tensor([[1, 2]])
     with pytest.raises(TypeError, match=r"targets must be integers, got a tensor of torch.float"):
         model.loss(ids, torch.tensor([[1.7, 2.9]]))
-    with pytest.raises(TypeError, match="ids must be an integer tensor, got a list"):
-        model([[1, 2]])
+    for call in (model, lambda ids: model.generate(ids, 1)):
+        with pytest.raises(TypeError, match="ids must be an integer tensor, got a list"):
+            call([[1, 2]])
+        with pytest.raises(TypeError, match=r"ids must be integers, got a tensor of torch.float"):
+            call(torch.tensor([[1.7, 2.9]]))
 
 
 def test_no_small_integer_is_taken_for_minus_100() -> None:

@@ -444,11 +444,13 @@ class LanguageModel(Encoder):
             The beginning and what was added, (batch, tokens + n_tokens).
 
         Raises:
+            TypeError: if ``ids`` are not integers.
             ValueError: if there is no beginning, ``n_tokens`` or ``temperature`` is negative,
                 ``top_k`` is not positive, or the result would be longer than ``max_tokens``.
 
         Source: Fan et al. 2018, section 5.1, for top-k.
         """
+        check_integer("ids", ids)
         if ids.dim() != 2 or ids.shape[1] < 1:
             raise ValueError(
                 f"ids must have shape (batch, tokens) with a token or more, got {tuple(ids.shape)}"
