@@ -43,6 +43,19 @@ def test_floating_type_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
     assert torch.equal(loaded(ids), model(ids))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+def test_model_is_loaded_to_the_cpu_wherever_others_are_made(
+    position: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = LanguageModel(dataclasses.replace(CONFIG, position=position)).to(dtype)
+    model.save(tmp_path / "m")
+    with torch.device("meta"):
+        loaded = LanguageModel.load(tmp_path / "m")
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(loaded(ids), model(ids))
+
+
 def test_file_is_readable_by_safetensors_itself(tmp_path: Path) -> None:
     model = LanguageModel(CONFIG)
     model.save(tmp_path / "m")

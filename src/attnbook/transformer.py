@@ -233,8 +233,9 @@ class Model(nn.Module):
         if held != cls.__name__:
             raise ValueError(f"{path} holds {held or 'no model of attnbook'}, not {cls.__name__}")
         try:
-            model = cls(cls.config_class(**json.loads(metadata["config"])))
-            model.to(weights["embedding.weight"].dtype)  # what no file holds: tables of positions
+            with torch.device("cpu"):  # whatever the default is
+                model = cls(cls.config_class(**json.loads(metadata["config"])))
+                model.to(weights["embedding.weight"].dtype)  # tables of positions: no file has them
             model.load_state_dict(weights, assign=True)  # each weight in its own type
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} does not fit together: {error!r}") from None
