@@ -281,6 +281,28 @@ def test_a_cache_is_cut() -> None:
     assert_near(module(x, causal=True, cache=cache), whole)
 
 
+def test_a_cache_of_a_memory_is_cut_with_its_memory() -> None:
+    module, cache, x = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(1, 3, 8)
+    memory = torch.randn(1, 5, 8)
+    whole = module(x, memory, cache=cache)
+    cache.cut(5)
+    assert torch.equal(module(x, memory, cache=cache), whole)
+    assert cache.memory is memory
+    cache.cut(2)
+    assert_near(module(x, memory[:, :2], cache=cache), module(x, memory[:, :2]))
+    message = "the cache holds keys and values of something else than this tensor"
+    with refused(ValueError, message):
+        module(x, memory, cache=cache)
+
+
+def test_a_cache_is_cut_to_no_negative_number_of_tokens() -> None:
+    cache = KeyValueCache()
+    MultiHeadAttention(8, 2)(torch.randn(1, 3, 8), cache=cache)
+    with refused(ValueError, "n_tokens must not be negative, got -1"):
+        cache.cut(-1)
+    assert len(cache) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "own"),
     [({"n_kv_heads": 2}, (2, 2, 2)), ({"d_value": 3}, (4, 2, 3)), ({"d_head": 1}, (4, 1, 1))],

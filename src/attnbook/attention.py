@@ -270,11 +270,18 @@ class KeyValueCache:
         return key, value
 
     def cut(self, n_tokens: int) -> None:
-        """Forget all tokens after the first ``n_tokens``."""
+        """Forget all tokens after the first ``n_tokens``, those of a memory too.
+
+        Raises:
+            ValueError: if ``n_tokens`` is negative.
+        """
+        if n_tokens < 0:
+            raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
         if n_tokens == 0:
             self.key = self.value = self.memory = None
-        elif self.key is not None and self.value is not None:
+        elif self.key is not None and self.value is not None and n_tokens < len(self):
             self.key, self.value = self.key[:, :, :n_tokens], self.value[:, :, :n_tokens]
+            self.memory = None if self.memory is None else self.memory[:, :n_tokens]
 
     def keep(
         self,
