@@ -188,6 +188,18 @@ def test_loss_is_the_mean_of_minus_the_log_probabilities() -> None:
     assert model.loss(ids, targets).item() == pytest.approx(-sum(logs) / 15, rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_loss_is_not_rounded_in_half_precision(dtype: torch.dtype) -> None:
+    model = LanguageModel(small(max_tokens=70_000, n_layers=1, position="none")).to(dtype)
+    logits = torch.zeros(1, 70_000, 7, dtype=dtype)
+    targets = torch.zeros(1, 70_000, dtype=torch.int64)
+    assert model._cross_entropy(logits, targets).item() == pytest.approx(math.log(7), rel=1e-5)
+    ids = torch.tensor([[1, 2, 3]])
+    assert model.loss(ids, ids).dtype == torch.float32
+    model.loss(ids, ids).backward()
+    assert model.embedding.weight.grad.dtype == dtype
+
+
 def test_changing_a_token_leaves_every_logit_before_it_as_it_was() -> None:
     model, ids = LanguageModel(SMALL), torch.randint(7, (2, 9))
     before = model(ids)

@@ -267,6 +267,8 @@ class Model(nn.Module):
             )
         if not (targets != ignored).any():
             raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
+        # A mean over many tokens in half precision would be rounded, or overflow.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         try:
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=ignored)
         except IndexError:
@@ -340,7 +342,7 @@ class Encoder(Model):
         targets: Integer[Tensor, "batch tokens"],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats per token.
+        """Mean cross-entropy in nats per token, in float32 where the model is in half precision.
 
         Args:
             ids: token ids.
@@ -605,6 +607,8 @@ class Transformer(Model):
         self, source: Integer[Tensor, "batch source"], target: Integer[Tensor, "batch target"]
     ) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats of each target token given those before; padding is left out.
+
+        In float32 where the model is in half precision.
 
         Args:
             source: token ids to read.
