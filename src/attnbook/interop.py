@@ -696,7 +696,7 @@ def from_keras(layer: object) -> MultiHeadAttention:
     """
     name, dropout = "keras.layers.MultiHeadAttention", 0.0
     if isinstance(layer, Sequence):
-        weights = [torch.tensor(array) for array in layer]
+        weights = [torch.tensor(array, device="cpu") for array in layer]
     else:
         peer = _checked(layer, "keras", "MultiHeadAttention")
         _require(name, built=(peer.built, True, "it gets its weights when it is built"))
@@ -772,7 +772,9 @@ def to_keras(ours: MultiHeadAttention) -> list[Float[np.ndarray, "..."]]:
 def _keras_tensor(variable: Any) -> Tensor:
     """A Keras variable's value: on the torch backend as it is, otherwise by way of NumPy."""
     value = variable.value
-    return value.detach() if isinstance(value, Tensor) else torch.tensor(variable.numpy())
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.tensor(variable.numpy(), device="cpu")
 
 
 # x-transformers
@@ -917,8 +919,8 @@ def to_x_transformers(ours: MultiHeadAttention) -> State:
 
 def _reordered(state: State, n_heads: int, n_blocks: int) -> State:
     """Query heads (a, b) → (b, a), a of ``n_blocks``; the outputs of W_Q, the inputs of W_O."""
-    order = torch.arange(n_heads).view(n_blocks, -1).T.flatten()
     query, output = state["query.weight"], state["output.weight"]
+    order = torch.arange(n_heads, device=query.device).view(n_blocks, -1).T.flatten()
     return state | {
         "query.weight": query.unflatten(0, (n_heads, -1))[order].flatten(0, 1),
         "output.weight": output.unflatten(1, (n_heads, -1))[:, order].flatten(1),

@@ -10,6 +10,7 @@ from compare import (
     MASKS,
     TOKENS,
     assert_copied,
+    assert_equal_parameters,
     assert_near,
     assert_same_function,
     masks,
@@ -140,6 +141,13 @@ def test_arrays_do_as_well_as_a_layer(use_bias: bool) -> None:
     x, memory = torch.randn(BATCH, TOKENS, D_MODEL), torch.randn(BATCH, KEYS, D_MEMORY)
     expected, _ = theirs(x, memory, return_attention_scores=True)
     assert_near(ours(x, memory), expected)
+
+
+def test_arrays_come_to_the_cpu_whatever_the_default_device() -> None:
+    ours = MultiHeadAttention(D_MODEL, N_HEADS)
+    with torch.device("meta"):
+        again = from_keras(to_keras(ours))
+    assert_equal_parameters(again, ours)
 
 
 def test_in_float64_theirs_computes_in_float32_unless_asked_for_its_scores() -> None:

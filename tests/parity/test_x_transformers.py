@@ -198,6 +198,15 @@ def test_there_and_back_again(dtype: torch.dtype, kv_heads: int) -> None:
     assert (ours.dropout, ours.training) == (0.25, False)
 
 
+def test_the_default_device_does_not_matter() -> None:
+    theirs = attention(kv_heads=KV_HEADS)
+    with torch.device("meta"):
+        ours = from_x_transformers(theirs)
+        state = to_x_transformers(ours)
+    assert_equal_parameters(ours, from_x_transformers(theirs))
+    assert torch.equal(state["to_q.weight"], theirs.to_q.weight)
+
+
 def test_every_option_is_either_refused_or_tested() -> None:
     options = set(inspect.signature(Attention).parameters)
     assert options == REFUSED.keys() | WITHOUT_EFFECT_ALONE.keys() | ELSEWHERE
