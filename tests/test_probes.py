@@ -1373,6 +1373,12 @@ class TestTable:
         assert html.count("<tr>") == 6
         assert "<td>0.000123</td>" in html
 
+    def test_names_are_taken_as_they_are(self) -> None:
+        odd = Table(PLACE, (("heads.<s>", None, "[en]"), ("heads.e", None, "e")))
+        assert odd.where(part="[en]")["name"].tolist() == ["heads.<s>", "heads.e"]
+        assert odd.where(name="heads.<s>", part="[[]en]")["part"].tolist() == ["[en]"]
+        assert "<td>heads.&lt;s&gt;</td>" in odd._repr_html_()
+
     def test_plot(self) -> None:
         ax = table().plot("rms")
         lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         def line(cells: Iterable[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in cells) + "</tr>"
+            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(line(map(_text, row), "td") for row in self.rows)
         return f"<table><thead>{line(self.columns, 'th')}</thead><tbody>{body}</tbody></table>"
@@ -206,7 +207,7 @@ class Table:
 
 def _fits(cell: Cell, wanted: Cell) -> bool:
     if isinstance(cell, str) and isinstance(wanted, str):
-        return fnmatchcase(cell, wanted)
+        return cell == wanted or fnmatchcase(cell, wanted)
     return cell == wanted
 
 
