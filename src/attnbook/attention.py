@@ -133,7 +133,8 @@ def scaled_dot_product_attention(
 
     Asked for the weights, it computes them step by step, as written here: that is the definition.
     Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
-    together. (The kernel may have no second derivatives, where the definition has them.)
+    together. (The kernel may have no second derivatives and none in forward mode, where the
+    definition has them.)
 
     The leading dimensions of the three are the same, with one exception: the last of them, the
     heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of

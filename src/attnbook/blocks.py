@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
         ValueError: if a size is not positive, the activation is unknown, or ``dropout`` is not in
             [0, 1).
 
-    Source: Vaswani et al. 2017, section 3.3; Hendrycks and Gimpel 2016 for GELU, eq. 2.
+    Source: Vaswani et al. 2017, section 3.3; Hendrycks and Gimpel 2016, section 2, for GELU.
 
     Example:
         >>> FeedForward(64, 256)(torch.randn(2, 10, 64)).shape

@@ -65,7 +65,8 @@ class SinusoidalPositions(nn.Module):
     """The first rows of :func:`sinusoidal_positions`, kept as a buffer and never trained.
 
     No file holds them. ``double()`` and the like compute them anew, so that they are exact in every
-    type, and so does ``to_empty()``.
+    type, and so does ``to_empty()``: a model made on the meta device needs it, also if its weights
+    are loaded with ``assign=True``.
 
     Args:
         max_tokens: number of rows.
@@ -109,7 +110,8 @@ class LearnedPositions(nn.Module):
         max_tokens: number of positions.
         d_model: width.
 
-    The table starts as N(0, 0.02²), as in GPT-2 and BERT.
+    The table starts as N(0, 0.02²), as in transformers' BERT and GPT-2. (OpenAI's own GPT-2 starts
+    it with half the deviation, N(0, 0.01²).)
 
     Raises:
         ValueError: if a size is not positive.

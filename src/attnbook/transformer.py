@@ -436,7 +436,7 @@ class LanguageModel(Encoder):
         .. math:: t \sim \operatorname{softmax}(\text{logits} / \text{temperature})
 
         Args:
-            ids: the beginning, at least one token.
+            ids: the beginning, at least one token; padding would be read as tokens.
             n_tokens: how many to add.
             temperature: 0 takes the largest logit (greedy), 1 draws from the model's own
                 distribution.
@@ -451,7 +451,7 @@ class LanguageModel(Encoder):
             ValueError: if there is no beginning, ``n_tokens`` or ``temperature`` is negative,
                 ``top_k`` is not positive, or the result would be longer than ``max_tokens``.
 
-        Source: Fan et al. 2018, section 5.1, for top-k.
+        Source: Fan et al. 2018, section 5, for top-k.
         """
         check_integer("ids", ids)
         if ids.dim() != 2 or ids.shape[1] < 1:
