@@ -63,9 +63,14 @@ def _quoted_numbers(text: str) -> list[str]:
 
 
 def _shows(quoted: str, numbers: Sequence[float]) -> bool:
-    """Is ``quoted`` one of the numbers, rounded as it is written?"""
+    """Is ``quoted`` one of the numbers, rounded as it is written?
+
+    To zero only what was measured, the first, is rounded: a standard error of 0.3 is not 0.
+    """
     plain = quoted.replace(",", "")
     decimals = len(plain.partition(".")[2])
+    if not float(plain):
+        numbers = [number for i, number in enumerate(numbers) if not (i and number)]
     return any(f"{number:.{decimals}f}" == plain for number in numbers)
 
 

@@ -526,13 +526,14 @@ def test_it_is_said_where_digits_may_differ_from_the_text(book, capfd, monkeypat
 
 
 def test_wrong_book_is_not_rendered(book, capfd):
-    prose = "It is [65](#claim-variance) and not [64](#claim-varience)."
+    prose = "It is [65 ± 0](#claim-variance) and not [64](#claim-varience)."
     small_book(book, prose, alt="", code=(CLAIMED, DRAWN, CLAIMED))
     assert build.main(["html"]) == 1
     shown = plain(capfd.readouterr().err)
     assert "the book was not built" in shown
     for expected in (
         r"chapters/01_one.*WARNING: the prose says 65, claim 'variance' says: measured 63.7 ± 0.3",
+        r"chapters/01_one.*WARNING: the prose says 0, claim 'variance' says",
         r"chapters/01_one.*WARNING: no claim is labelled 'varience'",
         r"chapters/01_one.*WARNING: a figure has no alt text",
         r"WARNING: claim 'variance' is in chapters/01_one and in chapters/01_one",

@@ -63,6 +63,10 @@ FAILS = {
         torch.tensor([100.0, 1.5]),
         {"close_to": torch.tensor([100.0, 1.0]), "rtol": 0.01},
     ),
+    "whole numbers, close to broken ones": (
+        torch.tensor([1, 2]),
+        {"close_to": torch.tensor([1.9, 2.9]), "atol": 0.5},
+    ),
     "tensors with a NaN": (torch.tensor([1.0, math.nan, 1.0]), {"close_to": ONES, "atol": 9.0}),
     "more than at most": (NEXT, {"at_most": 1.0}),
     "at most, within three errors": ([1.0, 3.0], {"at_most": 4.99}),
@@ -107,6 +111,33 @@ def test_what_is_not_finite_fails(form, value, among_samples):
 def test_nothing_exceeds_what_is_not_finite(value):
     with pytest.raises(ClaimFailedError):
         claim("It holds", 1.0, label="it", exceeds=value)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"close_to": math.inf, "rtol": 0.1},
+        {"close_to": 1.0, "rtol": math.inf},
+        {"close_to": 1.0, "atol": math.inf},
+        {"at_most": math.inf},
+        {"at_least": -math.inf},
+    ],
+)
+def test_a_bound_that_is_not_finite_holds_for_nothing(form):
+    with pytest.raises(ClaimFailedError):
+        claim("It holds", 2.0, label="it", **form)
+
+
+def test_tensors_are_not_close_to_infinity():
+    with pytest.raises(ClaimFailedError):
+        claim("It holds", ONES, label="it", close_to=ONES * math.inf, rtol=0.1)
+
+
+def test_nothing_is_so_many_times_a_negative_number(capsys):
+    with pytest.raises(ValueError, match="at least 2 times as much as -1 means nothing"):
+        claim("It is twice as much", -1.0, label="it", exceeds=-1.0, factor=2.0)
+    claim("It is more", -1.0, label="it", exceeds=-2.0)
+    assert "measured -1 against -2; claimed more\n" in capsys.readouterr().out
 
 
 def test_failure_says_what_was_claimed_and_what_came_out():
@@ -220,6 +251,9 @@ CELLS = [
     "from attnbook.book import claim",
     'claim("a < b & <b>c</b>", [1.0, 3.0], label="held-one", at_most=9, unit="<i>", text="abc")',
     'claim("It fails", 2, label="failed-one", at_most=1)',
+    'claim("It is near", 1.0, label="near", close_to=1.0, rtol=0.02)',
+    'claim("It is more", [3.5, 4.5], label="more", exceeds=1.0)',
+    'claim("It is twice as much", 4.0, label="twice", exceeds=1.0, factor=2.0)',
     'claim("It is minus infinity", float("-inf"), label="infinite", equals=float("-inf"))',
 ]
 
@@ -284,8 +318,17 @@ def test_failing_claim_shows_its_line_and_then_raises(executed):
     assert error.ename == "ClaimFailedError"
 
 
+@pytest.mark.parametrize(
+    ("cell", "numbers"),
+    [(3, [1.0, 1.0, 2.0]), (4, [4.0, 0.5, 1.0, 4.0]), (5, [4.0, 1.0, 4.0, 2.0])],
+)
+def test_claim_carries_no_number_that_its_line_does_not_show(cell, numbers, executed):
+    (output,) = executed.cells[cell].outputs
+    assert output.metadata[build.METADATA_KEY]["numbers"] == numbers
+
+
 def test_claims_on_infinities_leave_a_notebook_that_every_reader_can_parse(executed):
-    assert executed.cells[3].outputs[0].metadata[build.METADATA_KEY]["numbers"] == []
+    assert executed.cells[6].outputs[0].metadata[build.METADATA_KEY]["numbers"] == []
     assert json.dumps(executed, allow_nan=False)
 
 

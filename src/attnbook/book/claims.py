@@ -227,7 +227,8 @@ def _check(
     if (isinstance(measured, Tensor) and measured.ndim) or isinstance(target, Tensor):
         if form != "close_to" or not isinstance(measured, Tensor):
             raise TypeError(f"{form} takes numbers, got tensors: claim something about one number")
-        target = torch.as_tensor(target, dtype=measured.dtype)
+        dtype = torch.promote_types(measured.dtype, torch.float64)  # whole numbers would cut digits
+        measured, target = measured.to(dtype), torch.as_tensor(target, dtype=dtype)
         if measured.shape != target.shape:
             raise TypeError(
                 f"tensors of shapes {tuple(measured.shape)} and {tuple(target.shape)} "
@@ -236,7 +237,8 @@ def _check(
         if not measured.numel():
             raise ValueError("measured is an empty tensor")
         tolerance = atol + rtol * target.abs().max().item()
-        held = bool(((measured - target).abs() <= atol + rtol * target.abs()).all())
+        within = (measured - target).abs() <= atol + rtol * target.abs()
+        held = math.isfinite(tolerance) and bool(within.all())
         distance = (measured - target).abs().max().item()
         shown = f"all {measured.numel()} entries within {tolerance:g}"
         if not held:
@@ -244,31 +246,38 @@ def _check(
         return finish(held, shown, f"equal within {tolerance:g}", 1)
 
     mean, error, n = _moments(measured, "measured")
-    shown = _number(mean, error, unit)
+    shown, numbers = _number(mean, error, unit), _numbers(mean, error)
     if form == "close_to":
         goal, tolerance = float(target), atol + rtol * abs(float(target))
-        held = abs(mean - goal) + MARGIN * error <= tolerance
+        held = math.isfinite(tolerance) and abs(mean - goal) + MARGIN * error <= tolerance
         expected = _number(goal, 0, unit) + _tolerance(rtol, atol, unit)
-        return finish(held, shown, expected, n, mean, error, goal, tolerance)
+        tolerances = [x for x in (100 * rtol, atol) if x]
+        return finish(held, shown, expected, n, *numbers, goal, *tolerances)
     if form == "exceeds":
         base, base_error, base_n = _moments(target, "exceeds")
+        if factor != 1 and base < 0:
+            raise ValueError(f"at least {factor:g} times as much as {base:g} means nothing")
         lead = mean - factor * base - MARGIN * math.hypot(error, factor * base_error)
         held = math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0)
-        ratio = mean / base if base else math.inf
-        times = _number(ratio, 0, "")
-        shown = f"{shown} against {_number(base, base_error, unit)}, {times} times as much"
+        shown += f" against {_number(base, base_error, unit)}"
+        numbers += _numbers(base, base_error)
+        if base >= 0:
+            ratio = mean / base if base else math.inf
+            shown += f", {_number(ratio, 0, '')} times as much"
+            numbers.append(ratio)
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
         fewest = min((count for count in (n, base_n) if count > 1), default=1)
-        return finish(held, shown, expected, fewest, mean, error, base, base_error, ratio, factor)
+        factors = [factor] if factor != 1 else []
+        return finish(held, shown, expected, fewest, *numbers, *factors)
     bound = float(target)
     room = bound - mean if form == "at_most" else mean - bound
-    held = math.isfinite(mean) and room >= MARGIN * error
+    held = math.isfinite(room) and room >= MARGIN * error
     tiny = 0 < abs(bound) < SMALLEST_SHOWN  # a bound is shown as it is, whatever was measured
     limit = f"{bound:g} {unit}".rstrip() if tiny else _number(bound, 0, unit)
     if tiny and held and mean and form == "at_most":
         shown = f"below {limit}"
     words = "at most" if form == "at_most" else "at least"
-    return finish(held, shown, f"{words} {limit}", n, mean, error, bound)
+    return finish(held, shown, f"{words} {limit}", n, *numbers, bound)
 
 
 def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str, list[float]]:
@@ -324,12 +333,17 @@ def _tolerance(rtol: float, atol: float, unit: str) -> str:
     return f" within {' + '.join(parts)}" if parts else ""
 
 
+def _numbers(mean: float, error: float) -> list[float]:
+    """Those of the two that are shown: an error that is only rounding is not."""
+    return [mean] if error < SMALLEST_SHOWN * max(1.0, abs(mean)) else [mean, error]
+
+
 def _number(mean: float, error: float, unit: str) -> str:
     """A few digits: as many as the standard error allows, three without one."""
     behind = f" {unit}" if unit else ""
     if not math.isfinite(mean):
         return f"{mean}{behind}"
-    if error < SMALLEST_SHOWN * max(1.0, abs(mean)):
+    if len(_numbers(mean, error)) == 1:
         if 0 < abs(mean) < SMALLEST_SHOWN:
             return f"below {SMALLEST_SHOWN:.0e}{behind}"
         whole = round(mean)
