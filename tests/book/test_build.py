@@ -1,10 +1,12 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import PIPE, CompletedProcess
 
 import nbformat
 import pytest
@@ -246,6 +248,61 @@ def test_interrupted_chapters_lose_nothing(book, executed, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         build.main(["chapters"])
     assert {path: path.read_bytes() for path in Path("chapters").iterdir()} == before
+
+
+def test_interrupt_waits_for_no_chapter(book):
+    write_chapter("02_two", "import time; time.sleep(60)")
+    command = [sys.executable, "-m", "attnbook.book.build", "claims", "--seeds", "9", "02_two"]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the first has begun
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert shown == "\nStopped\n"
+
+
+@pytest.fixture
+def edited_meanwhile(book, monkeypatch) -> Callable[[str, str], None]:
+    """Makes chapter 01_one another while it runs."""
+    execute = build.execute
+
+    def editing(code: str, prose: str) -> None:
+        def edit(path: Path, **options: object) -> tuple[NotebookNode, float]:
+            result = execute(path)
+            if path.stem == "01_one":
+                write_chapter(path.stem, code, prose=prose)
+            return result
+
+        monkeypatch.setattr(build, "execute", edit)
+
+    return editing
+
+
+def test_chapter_that_is_changed_while_it_runs_is_not_written(edited_meanwhile, capsys):
+    edited_meanwhile("print(6 * 7)", "# Hours of work")
+    assert build.main(["chapters"]) == 1
+    assert 'not written: make chapters ONLY="01_one"' in capsys.readouterr().err
+    assert "Hours of work" in Path("chapters/01_one.ipynb").read_text()
+    assert outputs(Path("chapters/02_two.ipynb"))[0].text == "two\n"
+
+
+def test_code_that_is_changed_while_it_runs_is_not_rendered(edited_meanwhile, rendered, capsys):
+    edited_meanwhile("print('other')", "# A chapter")
+    assert build.main(["book"]) == 1
+    assert "01_one.ipynb was changed while it ran" in capsys.readouterr().err
+    assert rendered == []
+
+
+@pytest.mark.parametrize("left", [None, "", '{"cells": [{"cell_t'])
+def test_chapter_whose_outputs_were_kept_in_part_is_executed_again(left, executed_anew):
+    kept = min(build.CACHE.glob("executed/*/*.ipynb"))
+    if left is None:
+        shutil.rmtree(kept.parent)
+    else:
+        kept.write_text(left)
+    assert len(executed_anew()) == 1
+    assert executed_anew() == []
 
 
 @pytest.mark.parametrize("step", ["chmod", "replace"])

@@ -26,6 +26,7 @@ from jupyter_cache.cache.main import CacheBundleIn
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from nbformat.reader import NotJSONError
 
 from attnbook.book.arithmetic import EXECUTED, arithmetic
 from attnbook.book.claims import METADATA_KEY
@@ -134,7 +135,8 @@ def execute_all(
         print(f"  {_name(path, seed)} …", flush=True)
         return execute(path, seed=seed, allow_errors=allow_errors)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
         running: dict[Future[tuple[NotebookNode, float]], tuple[Path, int | None]] = {
             pool.submit(run, *job): job for job in jobs
         }
@@ -148,6 +150,8 @@ def execute_all(
                 continue
             print(f"  {_name(path, seed)} {seconds:.1f} s  [{done}/{len(jobs)}]", flush=True)
             yield path, seed, notebook, seconds
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     if failed:
         raise BuildError("\n\n".join(failed))
 
@@ -174,21 +178,29 @@ def keep(cache: JupyterCacheAbstract, path: Path, notebook: NotebookNode, second
     cache.cache_notebook_bundle(bundle, overwrite=True)
 
 
+def kept(cache: JupyterCacheAbstract, path: Path) -> NotebookNode | None:
+    """The chapter with its outputs from the cache, if it has them, and whole."""
+    notebook: NotebookNode
+    try:
+        _, notebook = cache.merge_match_into_notebook(nbformat.read(path, as_version=4))
+    except (KeyError, NotJSONError):
+        return None
+    return notebook
+
+
 def book() -> None:
     """Execute what is out of date, then render."""
     cache = open_cache()
-    stale = []
-    for path in chapters():
-        try:
-            cache.match_cache_notebook(nbformat.read(path, as_version=4))
-        except KeyError:
-            stale.append(path)
+    stale = [path for path in chapters() if kept(cache, path) is None]
     print(f"Chapters to execute: {len(stale)} of {len(chapters())}", flush=True)
     for path, _, notebook, seconds in execute_all([(path, None) for path in stale]):
         keep(cache, path, notebook, seconds)
     executed = {}
     for path in chapters():
-        _, executed[path] = cache.merge_match_into_notebook(nbformat.read(path, as_version=4))
+        whole = kept(cache, path)
+        if whole is None:
+            raise BuildError(f"{path} was changed while it ran: run `make book` again")
+        executed[path] = whole
     render(executed, "cache")
 
 
@@ -208,12 +220,25 @@ def choose(only: Sequence[str]) -> list[Path]:
 
 
 def write_chapters(only: list[str]) -> None:
-    """Re-execute chapters and write their outputs into the notebooks."""
+    """Re-execute chapters and write their outputs into the notebooks.
+
+    Raises:
+        BuildError: if a chapter raised, or was changed while it ran; this one is not written.
+    """
     cache = open_cache()
-    for path, _, notebook, seconds in execute_all([(path, None) for path in choose(only)]):
+    chosen = choose(only)
+    before = {path: path.read_bytes() for path in chosen}
+    changed = []
+    for path, _, notebook, seconds in execute_all([(path, None) for path in chosen]):
+        if path.read_bytes() != before[path]:
+            changed.append(path.stem)
+            continue
         write_whole(path, nbformat.writes(notebook) + "\n")
         write_whole(EXECUTED, _json(executed_under() | {path.stem: arithmetic()}))
         keep(cache, path, notebook, seconds)
+    if changed:
+        names = " ".join(changed)
+        raise BuildError(f'changed while it ran, so not written: make chapters ONLY="{names}"')
 
 
 def executed_under() -> dict[str, str]:
@@ -388,4 +413,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\nStopped", file=sys.stderr, flush=True)
+        # At once, and not when the chapters have ended; their kernels leave with their parent.
+        os._exit(130)
