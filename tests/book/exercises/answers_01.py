@@ -34,6 +34,7 @@ RIGHT = [
     ("embed", right_embed),
     ("sinusoids", right_sinusoids),
     ("content_share", content_share),
+    ("content_share", lambda *a: content_share(*a).item()),
     ("matching_rates", lambda d, rate: (math.sqrt(d) * rate, d * rate)),
 ]
 
@@ -72,6 +73,8 @@ MISTAKES = [
     ("embed", lambda ids, table, scaled: right_embed(ids, table, scaled)[0], "expected shape"),
     ("embed", lambda ids, table, scaled: None, "must return a tensor, got NoneType"),
     ("embed", lambda ids, table, scaled: 3 * table[ids], "should be"),
+    ("embed", lambda *a: right_embed(*a) > 0, "must return real numbers, got torch.bool"),
+    ("embed", lambda *a: right_embed(*a) + 1j, "must return real numbers, got torch.complex128"),
     (
         "embed",
         lambda ids, table, scaled: table[ids] * math.nan,
@@ -104,7 +107,8 @@ MISTAKES = [
         lambda *a: content_share(*a) / content_share(*a, pick="position"),
         "not by the whole",
     ),
-    ("content_share", lambda *a: content_share(*a) + 0.1, "should be"),
+    ("content_share", lambda *a: content_share(*a) + 0.1, "6 keys, it should be"),
+    ("content_share", lambda *a: None, "must return a tensor, got NoneType"),
     ("matching_rates", lambda d, rate: (rate, d * rate), "Adam's rate is left as it was"),
     ("matching_rates", lambda d, rate: (d * rate, d * rate), "that is SGD's"),
     ("matching_rates", lambda d, rate: (rate / d**0.5, d * rate), "Adam's rate is divided"),

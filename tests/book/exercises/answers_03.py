@@ -94,6 +94,11 @@ MISTAKES = [
     ("cross_head", lambda x, m, q, k, v: attend(m @ k, x @ q, m @ v), "queries and keys have"),
     ("cross_head", lambda x, m, q, k, v: attend(x @ q, m @ k, m), "W_V is left out"),
     ("cross_head", lambda *a: 2 * cross_head(*a), "should be"),
+    (
+        "cross_head",
+        lambda *a: cross_head(*(x.float() for x in a)),
+        "right but for rounding: compute in torch.float64, got torch.float32",
+    ),
     ("cross_head", lambda x, m, *w: cross_head(x, m.T, *w) * torch.zeros(9), "raise an error"),
     ("fewer_biases", lambda q, k, v, o, w: (q + k, o + v @ w), "b_K is added"),
     ("fewer_biases", lambda q, k, v, o, w: (0 * q, o + v @ w), "is dropped"),

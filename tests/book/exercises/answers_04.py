@@ -14,6 +14,14 @@ def masked_weights(logits, mask):
     return logits.masked_fill(~mask & ~empty, -math.inf).softmax(-1) * mask
 
 
+def masked_in_place(logits, mask, *, emptied=True):
+    """Lets rows without a key see all, so that no softmax is NaN."""
+    empty = ~mask.any(-1)
+    mask[empty] = True
+    weights = logits.masked_fill(~mask, -math.inf).softmax(-1)
+    return weights.masked_fill(empty[:, None], 0.0) if emptied else weights
+
+
 def plain(logits, mask, fill=-math.inf):
     return logits.masked_fill(~mask, fill).softmax(-1)
 
@@ -60,6 +68,7 @@ def nan_without_edges(query, key, value, edges):
 RIGHT = [
     ("scaled_weights", scaled_weights),
     ("masked_weights", masked_weights),
+    ("masked_weights", masked_in_place),
     ("softmax_jacobian", jacobian),
     ("edge_attention", edge_attention),
 ]
@@ -89,6 +98,11 @@ MISTAKES = [
     ("scaled_weights", lambda q, k: scaled_weights(q, k).mT, "rows are queries"),
     ("scaled_weights", lambda q, k: scaled_weights(q, k)[0], "expected shape"),
     ("scaled_weights", lambda q, k: None, "must return a tensor"),
+    (
+        "masked_weights",
+        lambda s, m: masked_in_place(s, m, emptied=False),
+        "as if there were no mask",
+    ),
     ("masked_weights", lambda s, m: masked_weights(s, ~m), "turned round"),
     ("masked_weights", lambda s, m: plain(s, ~m), "turned round"),
     ("masked_weights", lambda s, m: s.softmax(-1) * m, "after the softmax"),

@@ -77,9 +77,22 @@ def in_order(d_looked_up, ids, *rest):
     return tied(d_looked_up, np.arange(len(ids)), *rest)
 
 
+def attention_in_place(gradient, query, key, value, weights):
+    d_value = weights.T @ gradient
+    d_weights = gradient @ value.T
+    weights *= d_weights - (d_weights * weights).sum(axis=1, keepdims=True)
+    return weights @ key / key.shape[1] ** 0.5, d_value
+
+
+def centre_in_place(gradient, normed, sigma):
+    gradient -= gradient.mean(axis=-1, keepdims=True)
+    return gradient / sigma
+
+
 RIGHT = [
     ("softmax_backward", softmax),
     ("attention_backward", attention),
+    ("attention_backward", attention_in_place),
     ("sum_groups", lambda g, n: groups(g, n).sum(axis=1)),
     ("layer_norm_backward", norm),
     ("tied_gradient", tied),
@@ -126,6 +139,7 @@ MISTAKES = [
     ("sum_groups", lambda g, n: g, "one gradient for each query head"),
     ("sum_groups", lambda g, n: g.sum(0, keepdims=True).repeat(n, axis=0), "over all heads"),
     ("sum_groups", lambda g, n: groups(g, n).max(axis=1), "key: at"),
+    ("layer_norm_backward", centre_in_place, "the part along x̂ is missing"),
     ("layer_norm_backward", lambda *g: norm(*g, shift=False, along=False), "as constants"),
     ("layer_norm_backward", lambda *g: norm(*g, along=False), "part along x̂"),
     ("layer_norm_backward", lambda *g: norm(*g, shift=False), "part along the ones"),

@@ -78,14 +78,14 @@ def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> 
         "the mask is added to the logits: True counts as 1": (logits + some).softmax(-1),
         "the softmax runs over the queries; it runs over the keys, dim=-1": blocked.softmax(-2),
     }
-    result = masked_weights(logits.clone(), some)
+    result = masked_weights(logits.clone(), some.clone())
     right = attention_weights(logits, some)
     compare("masked_weights", result, right, mistakes, "every row keeps a key")
 
     empty = some.clone()
     empty[1] = False
     leaf = logits.clone().requires_grad_()
-    result = masked_weights(leaf, empty)
+    result = masked_weights(leaf, empty.clone())
     right = attention_weights(logits, empty)
     nan, even, unmasked = right.clone(), right.clone(), right.clone()
     nan[1], even[1], unmasked[1] = torch.nan, 0.25, everything[1]

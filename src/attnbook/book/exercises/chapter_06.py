@@ -128,14 +128,13 @@ def check_attention_backward(attention_backward: Callable[..., Any]) -> None:
     def of(function: Callable[..., Any]) -> Callable[..., Arrays]:
         def backward(gradient: Any, query: Any, key: Any, value: Any) -> Arrays:
             _, weights = backprop.scaled_dot_product_attention(query, key, value)
-            result = function(gradient, query, key, value, weights)
+            given = gradient, query, key, value, weights
+            result = function(*(array.copy() for array in given))
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise MistakeError(
                     "attention_backward must return two arrays, the gradients of query and value"
                 )
-            everything = backprop.scaled_dot_product_attention_backward(
-                gradient, query, key, value, weights
-            )
+            everything = backprop.scaled_dot_product_attention_backward(*given)
             return {"query": result[0], "key": everything[1], "value": result[1]}
 
         return backward
@@ -357,7 +356,7 @@ def _check(
         check_gradient(forward, arrays_only, **tensors)
     except GradientError as error:
         gradient = RNG.standard_normal(np.shape(forward(**tensors)))
-        given = backward(gradient, **tensors)
+        given = backward(gradient.copy(), **tensors)
         for mistake, wrong in mistakes.items():
             if _same(given, wrong(gradient, **tensors)):
                 raise MistakeError(f"{name}: {mistake}") from None

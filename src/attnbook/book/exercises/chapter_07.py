@@ -168,6 +168,8 @@ def check_per_head(per_head_: Callable[[Tensor, int], object]) -> None:
         raise MistakeError("per_head: the heads differ in size; each should be drawn alike")
     if torch.equal(*weight.view(n_heads, -1)[:2]):
         raise MistakeError("per_head: gives all heads the same numbers")
+    if abs(weight.mean().item()) > 0.1 * std:
+        raise MistakeError("per_head: is not uniform on ±a: the mean is not 0")
     if largest > 2 * std:
         raise MistakeError("per_head: is not uniform: some entries are far from all others")
     right = math.sqrt(2 / (d_model + d_head))
@@ -206,4 +208,4 @@ def _number(
     for mistake, wrong in mistakes.items():
         if math.isclose(given, wrong, rel_tol=tolerance):
             raise MistakeError(f"{name}: {mistake}")
-    raise MistakeError(f"{name}: {case}, should be {right:.4f}, got {given:.4f}")
+    raise MistakeError(f"{name}: {case}, should be {right:.10g}, got {given:.10g}")

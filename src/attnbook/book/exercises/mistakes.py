@@ -25,6 +25,8 @@ def compare(
     """Raise a ``MistakeError`` that names the mistake, unless the result is right."""
     if not isinstance(result, Tensor):
         raise MistakeError(f"{name} must return a tensor, got {type(result).__name__}")
+    if result.is_complex() or result.dtype == torch.bool:
+        raise MistakeError(f"{name} must return real numbers, got {result.dtype}")
     if same(result, right):
         return
     for mistake, wrong in mistakes.items():
@@ -34,11 +36,16 @@ def compare(
         raise MistakeError(
             f"{name}: {case}, expected shape {tuple(right.shape)}, got {tuple(result.shape)}"
         )
+    if result.dtype != right.dtype and torch.allclose(result.to(right.dtype), right, rtol=1e-4):
+        raise MistakeError(
+            f"{name}: {case}, right but for rounding: compute in {right.dtype}, got {result.dtype}"
+        )
     worst = int((result - right).abs().nan_to_num(math.inf).argmax())
     place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(worst), right.shape))
+    what = f"entry ({place})" if place else "it"
     raise MistakeError(
-        f"{name}: {case}, entry ({place}) should be {right.flatten()[worst]:.4f}, "
-        f"got {result.flatten()[worst]:.4f}"
+        f"{name}: {case}, {what} should be {right.flatten()[worst]:.6g}, "
+        f"got {result.flatten()[worst]:.6g}"
     )
 
 
