@@ -14,7 +14,7 @@ export TQDM_DISABLE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A reader's own settings must not decide where outputs come from.
 export JUPYTER_PREFER_ENV_PATH := 1
-unexport PYTHONPATH
+unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED
 
 .DEFAULT_GOAL := help
 .PHONY: help book test check html chapters notebooks serve claims implementations bench mutants lock clean
@@ -59,9 +59,9 @@ bench: .venv/installed-tests  ## time attention and training beside others' (15 
 mutants: .venv/installed-mutants  ## break the attention's code line by line: do the tests notice?
 	@rm -rf _build/mutants && mkdir -p _build/mutants
 	@cp -r pyproject.toml src tests _build/mutants
-	@cd _build/mutants && nice -n 10 $(CURDIR)/$(BIN)/mutmut run --max-children 1
-	@cd _build/mutants && $(CURDIR)/$(BIN)/mutmut results
-	@cd _build/mutants && $(CURDIR)/$(BIN)/mutmut export-cicd-stats >/dev/null
+	@cd _build/mutants && nice -n 10 ../../$(BIN)/mutmut run --max-children 1
+	@cd _build/mutants && ../../$(BIN)/mutmut results
+	@cd _build/mutants && ../../$(BIN)/mutmut export-cicd-stats >/dev/null
 	@$(BIN)/python -c 'import json; n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
 lock: .venv/installed-tests  ## write the versions now installed to constraints.txt

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import signal
@@ -400,6 +401,21 @@ def test_error_beside_the_claims_fails(book, capsys):
     write_chapter("02_two", "x / 0")
     assert build.main(["claims", "--seeds", "1"]) == 1
     assert "02_two, ATTNBOOK_SEED=1: NameError" in capsys.readouterr().err
+
+
+def test_a_readers_settings_reach_no_command():
+    settings = {"PYTHONPATH": "x", "MPLBACKEND": "Agg", "ATTNBOOK_SEED": "7"}
+    shown = subprocess.run(
+        ["make", "-s", "-f", ROOT / "Makefile", "-f", "-", "probe"],
+        input="probe:\n\t@env",
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line.partition("=")[0] for line in shown.stdout.splitlines()}
+    assert "OMP_NUM_THREADS" in names
+    assert not names & settings.keys()
 
 
 @pytest.mark.parametrize("n", ["0", "-1"])

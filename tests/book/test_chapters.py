@@ -1,9 +1,12 @@
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
-from built import CHAPTERS, HTML
+from built import CHAPTERS, HTML, ROOT
 from nbformat import NotebookNode
+
+from attnbook.book.arithmetic import EXECUTED
 
 
 @pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
@@ -42,6 +45,11 @@ def test_no_cell_shows_an_error_or_a_warning(code):
         for output in cell.outputs:
             assert output.output_type != "error", output.evalue
             assert output.get("name") != "stderr", output.text
+
+
+def test_it_is_noted_under_which_arithmetic_the_outputs_were_made():
+    noted = json.loads((ROOT / EXECUTED).read_text(encoding="utf-8"))
+    assert list(noted) == [path.stem for path in CHAPTERS]  # or no digits would be compared
 
 
 def test_cells_are_at_most_40_lines(code):

@@ -32,6 +32,7 @@ def use_style() -> None:
         >>> mpl.rcParams["svg.hashsalt"]
         'attnbook'
     """
+    mpl.rcdefaults()  # a reader's own matplotlibrc is for the reader's own figures
     mpl.rcParams.update(
         {
             "figure.figsize": (5.6, 3.3),
