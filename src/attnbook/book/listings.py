@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable
 
 
-def show_source(*objects: Callable[..., object] | type, docstring: bool = False) -> None:
+def show_source(*objects: Callable[..., object] | type) -> None:
     """Show the source of functions or classes as highlighted code.
+
+    Without docstrings: the API pages have them.
 
     Args:
         objects: from the package.
-        docstring: keep the docstrings; the API pages have them, so a chapter leaves them out.
 
     Raises:
         TypeError: if an object has no Python source.
@@ -23,7 +24,7 @@ def show_source(*objects: Callable[..., object] | type, docstring: bool = False)
         def attention_logits(
         ...
     """
-    source = "\n\n\n".join(_source(each, docstring) for each in objects)
+    source = "\n\n\n".join(_source(each) for each in objects)
     markdown = f"```python\n{source}\n```"
     from IPython import get_ipython
 
@@ -35,12 +36,12 @@ def show_source(*objects: Callable[..., object] | type, docstring: bool = False)
     display(Markdown(markdown))
 
 
-def _source(each: Callable[..., object] | type, docstring: bool) -> str:
+def _source(each: Callable[..., object] | type) -> str:
     try:
         source = inspect.getsource(each)
-    except OSError as error:
+    except (OSError, TypeError) as error:
         raise TypeError(f"expected something with Python source, got {each!r}") from error
-    return source.rstrip() if docstring else _without_docstrings(source)
+    return _without_docstrings(source)
 
 
 def _without_docstrings(source: str) -> str:
