@@ -59,18 +59,21 @@ def outdated(
 
 
 def _quoted_numbers(text: str) -> list[str]:
-    return re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text.replace("−", "-"))
+    """The numbers in a text, standard errors with their ±."""
+    return re.findall(r"(?:± *)?(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text.replace("−", "-"))
 
 
-def _shows(quoted: str, numbers: Sequence[float]) -> bool:
-    """Is ``quoted`` one of the numbers, rounded as it is written?
+def _shows(quoted: str, claim: dict[str, Any]) -> bool:
+    """Is ``quoted`` one of the claim's numbers, or errors, rounded as it is written?
 
-    To zero only what was measured, the first, is rounded: a standard error of 0.3 is not 0.
+    To zero only what was measured, the first, is rounded: a tolerance of 0.3 is not 0.
     """
-    plain = quoted.replace(",", "")
+    error = quoted.startswith("±")
+    plain = quoted.removeprefix("±").strip().replace(",", "")
+    numbers = claim["errors" if error else "numbers"]
     decimals = len(plain.partition(".")[2])
     if not float(plain):
-        numbers = [number for i, number in enumerate(numbers) if not (i and number)]
+        numbers = [x for i, x in enumerate(numbers) if x == 0 or (i == 0 and not error)]
     return any(f"{number:.{decimals}f}" == plain for number in numbers)
 
 
@@ -99,7 +102,7 @@ class ClaimLinks(SphinxTransform):
         # On another text than the committed outputs came from, or under another arithmetic, the
         # prose can't know the numbers.
         for quoted in [] if claim["elsewhere"] else _quoted_numbers(link.astext()):
-            if not _shows(quoted, claim["numbers"]):
+            if not _shows(quoted, claim):
                 logger.warning(
                     "the prose says %s, claim %r says: measured %s; claimed %s",
                     quoted,

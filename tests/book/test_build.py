@@ -546,7 +546,7 @@ def page(book) -> Callable[[str], BeautifulSoup]:
 
 
 def test_right_book_is_rendered(book, page, capfd):
-    prose = "It is [63.7](#claim-variance), or [64](#claim-variance); see [](#claim-variance)."
+    prose = "It is [63.7 ± 0.3](#claim-variance), or [64](#claim-variance): [](#claim-variance)."
     small_book(book, prose, alt=ALT, code=(CLAIMED, DRAWN))
     assert build.main(["html"]) == 0
     assert "WARNING" not in capfd.readouterr().err
@@ -554,7 +554,7 @@ def test_right_book_is_rendered(book, page, capfd):
     chapter = page("chapters/01_one.html")
     links = chapter.select("p > a.claim-link")
     assert [link["href"] for link in links] == ["#claim-variance"] * 3
-    assert [link.text for link in links] == ["63.7", "64", "The variance is d_head"]
+    assert [link.text for link in links] == ["63.7 ± 0.3", "64", "The variance is d_head"]
     assert chapter.select_one("#claim-variance .claim-statement").text == "The variance is d_head"
     (figure,) = chapter.select("svg.figure")
     assert figure["role"] == "img"
@@ -599,14 +599,15 @@ def test_it_is_said_where_digits_may_differ_from_the_text(book, capfd, monkeypat
 
 
 def test_wrong_book_is_not_rendered(book, capfd):
-    prose = "It is [65 ± 0](#claim-variance) and not [64](#claim-varience)."
+    prose = "It is [65 ± 0](#claim-variance), [0.3](#claim-variance), not [64](#claim-varience)."
     small_book(book, prose, alt="", code=(CLAIMED, DRAWN, CLAIMED))
     assert build.main(["html"]) == 1
     shown = plain(capfd.readouterr().err)
     assert "the book was not built" in shown
     for expected in (
         r"chapters/01_one.*WARNING: the prose says 65, claim 'variance' says: measured 63.7 ± 0.3",
-        r"chapters/01_one.*WARNING: the prose says 0, claim 'variance' says",
+        r"chapters/01_one.*WARNING: the prose says ± 0, claim 'variance' says",
+        r"chapters/01_one.*WARNING: the prose says 0.3, claim 'variance' says",
         r"chapters/01_one.*WARNING: no claim is labelled 'varience'",
         r"chapters/01_one.*WARNING: a figure has no alt text",
         r"WARNING: claim 'variance' is in chapters/01_one and in chapters/01_one",

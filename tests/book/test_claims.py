@@ -305,7 +305,8 @@ def test_claim_carries_its_data(executed):
         "expected": "at most 9 <i>",
         "held": True,
         "samples": 2,
-        "numbers": [2.0, 1.0, 9.0],
+        "numbers": [2.0, 9.0],
+        "errors": [1.0],
         "text": "abc",
     }
 
@@ -319,12 +320,17 @@ def test_failing_claim_shows_its_line_and_then_raises(executed):
 
 
 @pytest.mark.parametrize(
-    ("cell", "numbers"),
-    [(3, [1.0, 1.0, 2.0]), (4, [4.0, 0.5, 1.0, 4.0]), (5, [4.0, 1.0, 4.0, 2.0])],
+    ("cell", "numbers", "errors"),
+    [
+        (3, [1.0, 1.0, 2.0], []),
+        (4, [4.0, 1.0, 4.0], [0.5]),
+        (5, [4.0, 1.0, 4.0, 2.0], []),
+    ],
 )
-def test_claim_carries_no_number_that_its_line_does_not_show(cell, numbers, executed):
+def test_claim_carries_no_number_that_its_line_does_not_show(cell, numbers, errors, executed):
     (output,) = executed.cells[cell].outputs
-    assert output.metadata[build.METADATA_KEY]["numbers"] == numbers
+    carried = output.metadata[build.METADATA_KEY]
+    assert (carried["numbers"], carried["errors"]) == (numbers, errors)
 
 
 def test_claims_on_infinities_leave_a_notebook_that_every_reader_can_parse(executed):

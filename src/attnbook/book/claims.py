@@ -9,7 +9,7 @@ import html
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,7 +63,9 @@ class Claim:
     held: bool
     samples: int
     numbers: tuple[float, ...]
-    """Every number that the line shows: prose may quote these."""
+    """Every number that the line shows but the standard errors: prose may quote these."""
+    errors: tuple[float, ...]
+    """The standard errors; prose may quote them behind a ±."""
     text: str | None
     """Fingerprint of the text that the numbers were measured on, where they hang on one."""
 
@@ -217,9 +219,11 @@ def _check(
     if factor != 1.0 and form != "exceeds":
         raise TypeError(f"factor goes with exceeds, got it with {form}")
 
-    def finish(held: bool, shown: str, expected: str, n: int, *numbers: float) -> Claim:
-        finite = tuple(float(f"{x:.10g}") for x in numbers if math.isfinite(x))
-        return Claim(statement, label, form, shown, expected, bool(held), n, finite, text)
+    def finish(
+        held: bool, shown: str, expected: str, n: int, *numbers: float, errors: Sequence[float] = ()
+    ) -> Claim:
+        values, spreads = _finite(numbers), _finite(errors)
+        return Claim(statement, label, form, shown, expected, bool(held), n, values, spreads, text)
 
     if form == "equals":
         held, shown, expected, numbers = _equal(measured, target, unit)
@@ -246,13 +250,13 @@ def _check(
         return finish(held, shown, f"equal within {tolerance:g}", 1)
 
     mean, error, n = _moments(measured, "measured")
-    shown, numbers = _number(mean, error, unit), _numbers(mean, error)
+    shown, errors = _number(mean, error, unit), _errors(mean, error)
     if form == "close_to":
         goal, tolerance = float(target), atol + rtol * abs(float(target))
         held = math.isfinite(tolerance) and abs(mean - goal) + MARGIN * error <= tolerance
         expected = _number(goal, 0, unit) + _tolerance(rtol, atol, unit)
         tolerances = [x for x in (100 * rtol, atol) if x]
-        return finish(held, shown, expected, n, *numbers, goal, *tolerances)
+        return finish(held, shown, expected, n, mean, goal, *tolerances, errors=errors)
     if form == "exceeds":
         base, base_error, base_n = _moments(target, "exceeds")
         if factor != 1 and base < 0:
@@ -260,7 +264,8 @@ def _check(
         lead = mean - factor * base - MARGIN * math.hypot(error, factor * base_error)
         held = math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0)
         shown += f" against {_number(base, base_error, unit)}"
-        numbers += _numbers(base, base_error)
+        errors += _errors(base, base_error)
+        numbers = [mean, base]
         if base >= 0:
             ratio = mean / base if base else math.inf
             shown += f", {_number(ratio, 0, '')} times as much"
@@ -268,7 +273,7 @@ def _check(
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
         fewest = min((count for count in (n, base_n) if count > 1), default=1)
         factors = [factor] if factor != 1 else []
-        return finish(held, shown, expected, fewest, *numbers, *factors)
+        return finish(held, shown, expected, fewest, *numbers, *factors, errors=errors)
     bound = float(target)
     room = bound - mean if form == "at_most" else mean - bound
     held = math.isfinite(room) and room >= MARGIN * error
@@ -277,7 +282,7 @@ def _check(
     if tiny and held and mean and form == "at_most":
         shown = f"below {limit}"
     words = "at most" if form == "at_most" else "at least"
-    return finish(held, shown, f"{words} {limit}", n, *numbers, bound)
+    return finish(held, shown, f"{words} {limit}", n, mean, bound, errors=errors)
 
 
 def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str, list[float]]:
@@ -333,9 +338,13 @@ def _tolerance(rtol: float, atol: float, unit: str) -> str:
     return f" within {' + '.join(parts)}" if parts else ""
 
 
-def _numbers(mean: float, error: float) -> list[float]:
-    """Those of the two that are shown: an error that is only rounding is not."""
-    return [mean] if error < SMALLEST_SHOWN * max(1.0, abs(mean)) else [mean, error]
+def _finite(numbers: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{x:.10g}") for x in numbers if math.isfinite(x))
+
+
+def _errors(mean: float, error: float) -> list[float]:
+    """The error, if it is shown: one that is only rounding is not."""
+    return [] if error < SMALLEST_SHOWN * max(1.0, abs(mean)) else [error]
 
 
 def _number(mean: float, error: float, unit: str) -> str:
@@ -343,7 +352,7 @@ def _number(mean: float, error: float, unit: str) -> str:
     behind = f" {unit}" if unit else ""
     if not math.isfinite(mean):
         return f"{mean}{behind}"
-    if len(_numbers(mean, error)) == 1:
+    if not _errors(mean, error):
         if 0 < abs(mean) < SMALLEST_SHOWN:
             return f"below {SMALLEST_SHOWN:.0e}{behind}"
         whole = round(mean)
