@@ -32,6 +32,6 @@ BREAKS = [
     # the pitfall mended
     ("qkv-transpose", "rms(x @ layer.weight - ", "rms(x @ layer.weight.T - "),
     # one head, which can break the ring at one place only
-    ("qkv-ring-four-heads", "n_heads=4)\n              for s in seeds(6)",
-     "n_heads=1)\n              for s in seeds(6)"),
+    ("qkv-ring-four-heads", "n_heads=4)\n              for s in seeds(12)",
+     "n_heads=1)\n              for s in seeds(12)"),
 ]  # fmt: skip
