@@ -317,6 +317,32 @@ def test_every_token_has_one_position(shape: tuple[int, ...]) -> None:
         Rotary().rotate(torch.zeros(2, 3, 4), torch.zeros(shape, dtype=torch.int64))
 
 
+@given(seed=seeds, layout=layouts, kv_heads=st.integers(1, 3), base=st.floats(2, 1e4))
+def test_queries_and_keys_are_turned_together_as_apart(
+    seed: int, layout: Layout, kv_heads: int, base: float
+) -> None:
+    torch.manual_seed(seed)
+    rotary, positions = Rotary(layout, base), torch.tensor([5, 0, 70])
+    query, key = torch.randn(2, 3, 3, 8), torch.randn(2, kv_heads, 3, 8)
+    both = rotary.rotate_both(query, key, positions)
+    for turned_, x in zip(both, (query, key), strict=True):
+        assert torch.equal(turned_, rotary.rotate(x, positions))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("shape", [(2, 4, 8), (2, 3, 6)])
+def test_queries_and_keys_turned_together_are_of_the_same_tokens(shape: tuple[int, ...]) -> None:
+    message = f"query and key must be of the same tokens and width, got (2, 3, 8) and {shape}"
+    with refused(ValueError, message):
+        Rotary().rotate_both(torch.zeros(2, 3, 8), torch.zeros(shape), torch.arange(3))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_queries_and_keys_turned_together_are_of_one_type() -> None:
+    with refused(TypeError, "query is torch.float64 but key is torch.float32"):
+        Rotary().rotate_both(torch.zeros(3, 8), torch.zeros(3, 8).float(), torch.arange(3))
+
+
 # From one rotary layout to the other
 
 

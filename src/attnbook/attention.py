@@ -516,7 +516,7 @@ class MultiHeadAttention(nn.Module):
             if isinstance(self.position, Rotary):
                 start = 0 if cache is None else len(cache)
                 positions = torch.arange(start, start + x.shape[1], device=x.device)
-                q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
+                q, k = self.position.rotate_both(q, k, positions)
             if cache is not None:
                 if cache.memory is not None:
                     raise ValueError(

@@ -194,6 +194,34 @@ class Rotary:
             ValueError: if ``x`` has fewer than two dimensions, d_head is odd, or there are more or
                 fewer positions than tokens.
         """
+        return self._turn(x, *self._tables(x, positions))
+
+    def rotate_both(
+        self,
+        query: Float[Tensor, "... queries d_head"],
+        key: Float[Tensor, "... queries d_head"],
+        positions: Integer[Tensor, "queries"],
+    ) -> tuple[Float[Tensor, "... queries d_head"], Float[Tensor, "... queries d_head"]]:
+        """Turn queries and keys of the same tokens: :meth:`rotate`, with the angles computed once.
+
+        Raises:
+            TypeError: if ``positions`` are not integers, or query and key not of one floating type.
+            ValueError: as in :meth:`rotate`, or if query and key differ in tokens or width.
+        """
+        if key.dtype != query.dtype:
+            raise TypeError(f"query is {query.dtype} but key is {key.dtype}")
+        if key.shape[-2:] != query.shape[-2:]:
+            raise ValueError(
+                f"query and key must be of the same tokens and width, got {tuple(query.shape)} and "
+                f"{tuple(key.shape)}"
+            )
+        cos, sin = self._tables(query, positions)
+        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+
+    def _tables(
+        self, x: Float[Tensor, "... tokens d_head"], positions: Integer[Tensor, "tokens"]
+    ) -> tuple[Float[Tensor, "tokens d_head"], Float[Tensor, "tokens d_head"]]:
+        """For each entry the cosine of its angle, and the sine with the sign of the matrix."""
         check_integer("positions", positions)
         if not x.is_floating_point():
             raise TypeError(f"x must be of floating type, got a tensor of {x.dtype}")
@@ -205,8 +233,16 @@ class Rotary:
             )
         angle = _angles(positions, x.shape[-1], self.base)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        return _join(cos, cos, self.layout), _join(-sin, sin, self.layout)
+
+    def _turn(
+        self,
+        x: Float[Tensor, "... tokens d_head"],
+        cos: Float[Tensor, "tokens d_head"],
+        sin: Float[Tensor, "tokens d_head"],
+    ) -> Float[Tensor, "... tokens d_head"]:
         first, second = _split(x, self.layout)
-        return _join(first * cos - second * sin, first * sin + second * cos, self.layout)
+        return torch.addcmul(x * cos, _join(second, first, self.layout), sin)
 
 
 def convert_rotary_weight(

@@ -247,34 +247,45 @@ def named(output: Tensor, mean: Tensor, zero: Tensor) -> str:
 
 @torch.no_grad()
 def empty_rows() -> dict[str, str]:
-    """Of five tokens, the second may attend to nothing. What does it get?"""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    """A query may attend to nothing. What does it get?
 
-    x, found = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64), {}
-    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
-    allowed[1] = False
+    The models of Hugging Face are given a sequence with padding on the left: the first of its
+    tokens, in a causal model, has nothing before it but itself, and that is padding. Of BERT's,
+    all is padding.
+    """
+    found = {}
     kinds = {"float32": torch.float32, "float64": torch.float64}
     for way, (kind, dtype) in itertools.product(("eager", "sdpa"), kinds.items()):
-        lowest = torch.zeros(1, 1, TOKENS, TOKENS, dtype=dtype)
-        lowest = lowest.masked_fill(~allowed, torch.finfo(dtype).min)  # as the library itself does
-        y = x.to(dtype)
-        gpt2 = small(gpt2_model, attn_implementation=way).transformer.h[0].attn.to(dtype)
-        mean = gpt2.c_proj(gpt2.c_attn(y)[..., -WIDTH:].mean(1))
-        output = gpt2(y, attention_mask=lowest)[0]
-        found[f"Hugging Face GPT-2, {way}, {kind}"] = named(output[:, 1], mean, gpt2.c_proj.bias)
-        llama = small(llama_model, attn_implementation=way).model.layers[0].self_attn.to(dtype)
-        turned = LlamaRotaryEmbedding(llama.config)(y, torch.arange(TOKENS)[None])
-        output = llama(y, position_embeddings=turned, attention_mask=lowest)[0]
-        mean = llama.o_proj(llama.v_proj(y).mean(1))
-        found[f"Hugging Face Llama, {way}, {kind}"] = named(output[:, 1], mean, 0 * mean)
-    layer = small(keras_attention)
-    kernel, bias, out, last = (weight.value for weight in layer.weights[4:])
-    values = torch.einsum("btd,dhe->bthe", x, kernel) + bias
-    mean = torch.einsum("bhe,hed->bd", values.mean(1), out) + last
-    plain = layer(x, x, attention_mask=allowed[None])
-    scored, _ = layer(x, x, attention_mask=allowed[None], return_attention_scores=True)
-    found["Keras"] = named(plain[:, 1], mean, last)
-    found["Keras, scores returned"] = named(scored[:, 1], mean, last)
+        gpt2 = small(gpt2_model, attn_implementation=way).to(dtype).transformer
+        attention = gpt2.h[0].attn
+        x, output = first_row(gpt2, attention, [0] + [1] * (TOKENS - 1))
+        mean = attention.c_proj(attention.c_attn(x)[..., -WIDTH:].mean(1))
+        found[f"Hugging Face GPT-2, {way}, {kind}"] = named(output, mean, attention.c_proj.bias)
+        llama = small(llama_model, attn_implementation=way).to(dtype).model
+        attention = llama.layers[0].self_attn
+        x, output = first_row(llama, attention, [0] + [1] * (TOKENS - 1))
+        mean = attention.o_proj(attention.v_proj(x).mean(1))
+        found[f"Hugging Face Llama, {way}, {kind}"] = named(output, mean, 0 * mean)
+        bert = small(bert_model, attn_implementation=way).to(dtype).bert
+        attention = bert.encoder.layer[0].attention.self
+        x, output = first_row(bert, attention, [0] * TOKENS)
+        mean = attention.value(x).mean(1)
+        found[f"Hugging Face BERT, {way}, {kind}"] = named(output, mean, 0 * mean)
+    x = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64)
+    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    allowed[1] = False
+    for label, options, call in (
+        ("Keras", {}, {}),
+        ("Keras, scores returned", {}, {"return_attention_scores": True}),
+        ("Keras, made with dropout", {"dropout": 0.1}, {}),
+    ):
+        layer = small(keras_attention, **options)
+        kernel, bias, out, last = (weight.value for weight in layer.weights[4:8])
+        values = torch.einsum("btd,dhe->bthe", x, kernel) + bias
+        mean = torch.einsum("bhe,hed->bd", values.mean(1), out) + last
+        output = layer(x, x, attention_mask=allowed[None], training=False, **call)
+        row = (output[0] if isinstance(output, tuple) else output)[:, 1]
+        found[label] = named(row, mean, last)
     for flash in (False, True):
         attention = small(x_model, attn_flash=flash).attn_layers.layers[0][1]
         output = attention(x, attn_mask=allowed)
@@ -284,15 +295,51 @@ def empty_rows() -> dict[str, str]:
     return found
 
 
+def first_row(model: nn.Module, attention: nn.Module, real: list[int]) -> tuple[Tensor, Tensor]:
+    """What enters an attention of a model, and what it gives the first token."""
+    seen: list[Tensor] = []
+
+    def look(
+        _: nn.Module, given: tuple[Tensor, ...], options: dict[str, Tensor], result: Any
+    ) -> None:
+        seen[:] = (*given, options.get("hidden_states"))[0], result[0][:, 0]
+
+    hook = attention.register_forward_hook(look, with_kwargs=True)
+    model(input_ids=torch.arange(TOKENS)[None], attention_mask=torch.tensor([real]))
+    hook.remove()
+    return seen[0], seen[1]
+
+
 @torch.no_grad()
 def hears_the_future() -> dict[str, bool]:
-    """GPT-2's attention called without a mask: does the first token hear the last?"""
+    """An attention layer called without a mask: does the first token hear the last?"""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     x, found = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64), {}
     other = x.clone()
     other[:, -1] = torch.randn(WIDTH)
     for way in ("eager", "sdpa"):
+        gpt2 = small(gpt2_model, attn_implementation=way).transformer.h[0].attn
+        llama = small(llama_model, attn_implementation=way).model.layers[0].self_attn
+        turned = LlamaRotaryEmbedding(llama.config)(x, torch.arange(TOKENS)[None])
+        runs = {"GPT-2": gpt2, "Llama": lambda x, of=llama, at=turned: of(x, at, None)}
+        for name, run in runs.items():
+            same = torch.allclose(run(x)[0][:, 0], run(other)[0][:, 0])
+            found[f"{name}, {way}"] = not same
+    return found
+
+
+@torch.no_grad()
+def boolean_masks() -> dict[str, bool]:
+    """GPT-2's attention given a boolean mask, True at the first key alone: is the second heard?"""
+    x, found = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64), {}
+    other = x.clone()
+    other[:, 1] = torch.randn(WIDTH)
+    mask = torch.arange(TOKENS).expand(1, 1, TOKENS, TOKENS) == 0
+    for way in ("eager", "sdpa"):
         layer = small(gpt2_model, attn_implementation=way).transformer.h[0].attn
-        found[way] = not torch.allclose(layer(x)[0][:, 0], layer(other)[0][:, 0])
+        rows = [layer(each, attention_mask=mask)[0][:, -1] for each in (x, other)]
+        found[way] = not torch.allclose(*rows)
     return found
 
 
@@ -439,7 +486,8 @@ def _measure() -> dict[str, Any]:
         "conventions": conventions(),
         "behaviour": {
             "a row with nothing to attend to": empty_rows(),
-            "GPT-2 without a mask hears the future": hears_the_future(),
+            "without a mask hears the future": hears_the_future(),
+            "GPT-2 with a boolean mask hears what it forbids": boolean_masks(),
             "key set of each of four query heads": groups(),
             "relative error of a float64 layer": float64_error(),
             "True in a mask means": true_means(),
