@@ -68,6 +68,9 @@ BREAKS = [
     ("impl-gelu", "return slow, layer(x)", "return slow, slow"),
     # the ways of two types mixed up
     ("impl-empty-llama64", 'eager, float64"]', 'eager, float32"]'),
+    # the other implementation
+    ("impl-empty-sdpa", "{model}, sdpa, {kind}", "{model}, eager, {kind}"),
+    ("impl-eager-boolean", "forbidden['eager']", "forbidden['sdpa']"),
     # the two orders exchanged
     ("impl-groups", "f\"{sets[HF + 'Llama']}, \"", "f\"{sets['x-transformers']}, \""),
     # an epsilon as small as GPT-2's
