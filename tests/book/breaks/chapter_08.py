@@ -13,7 +13,13 @@ BREAKS = [
     ("deep-output-only", "glorot_divided(s, output=48**0.5)",
      "glorot_divided(s, 48**0.5, 48**0.5)"),
     # only one of them
-    ("deep-both", "glorot_divided(s, 96**0.5, 96**0.5)", "glorot_divided(s, 96**0.5)"),
+    ("deep-both", "glorot_divided(s, n**0.5, n**0.5)", "glorot_divided(s, n**0.5)"),
+    # both of them
+    ("deep-outer-only", "glorot_divided(s, outer=48**0.5)", "glorot_divided(s, 48**0.5, 48**0.5)"),
+    # without the factor
+    ("deep-query-scaled", '"glorot scaled", "post", s)', '"glorot", "post", s)'),
+    # in pre-norm gradients grow on the way back
+    ("deep-back-96", '"glorot", "post", 4, n=96)', '"glorot", "pre", 4, n=96)'),
     # GPT-2's start at the width it belongs to
     ("deep-literal", "math.sqrt(D / 768)", "1.0"),
     # the norm before the branch
