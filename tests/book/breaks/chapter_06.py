@@ -47,4 +47,27 @@ BREAKS = [
     ("bp-zero-output", 'model.W["O"].value[...] = 0.0', "pass"),
     # more digits
     ("bp-noise-single", "dtype=torch.float32)", "dtype=torch.float64)"),
+    # the mend left out
+    ("bp-shared-keys", "centred(dA * A * (1 - A), A)", "dA * A * (1 - A)"),
+    # nothing that all tokens share
+    ("bp-shared-diagonal", "1.5 * c", "0.0 * c"),
+    # the smaller logit
+    ("bp-saturated-larger", "first_gap(0, np.float64)", "first_gap(1, np.float64)"),
+    # a first row that sees all keys
+    ("bp-one-key-fused-size", "is_causal=True", "is_causal=False"),
+    # the batch that it is compared with
+    ("bp-moved-one", "size=1)", "size=32)"),
+    # another gradient than that of the logits
+    ("bp-first-logits", 'made["logits"] = np.linalg.norm(dS)', 'made["logits"] = made["Q"]'),
+    # tokens as large as before
+    ("bp-memory-values-large", "memory_paths(s, 4.0)", "memory_paths(s)"),
+    # with the factor for without, and without for with
+    ("bp-ratio-late-not", "spread(unscaled)", "spread(scaled)"),
+    ("bp-ratio-late-scaled", "spread(scaled)", "spread(unscaled)"),
+    # the second step in place of the last ones
+    ("bp-late-value", 'mean_of_last(run, "V") / run[0]["V"]', 'run[1]["V"] / run[0]["V"]'),
+    # the right axis
+    ("bp-wrong-axis-stuck", "dA - (A * dA).sum(axis=-2", "dA - (A * dA).sum(axis=-1"),
+    # one model's own two gradients
+    ("bp-query-key-other", "pairwise(starts)", "zip(starts, starts, strict=True)"),
 ]  # fmt: skip
