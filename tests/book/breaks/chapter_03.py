@@ -34,4 +34,15 @@ BREAKS = [
     # one head, which can break the ring at one place only
     ("qkv-ring-four-heads", "n_heads=4)\n              for s in seeds(12)",
      "n_heads=1)\n              for s in seeds(12)"),
+    # tokens no more alike than without positions
+    ("qkv-louder-sinusoids", '({"position": "none"}, {}, ',
+     '({"position": "none"}, {"position": "none"}, '),
+    # sinusoids, with which one place fails
+    ("qkv-ring-places", 'position="learned", max_tokens=8', "max_tokens=8"),
+    # two matrices, which find the neighbour
+    ("qkv-ring-places-mean", 'prepare(attention, "one matrix for Q and K")',
+     'prepare(attention, "trained")'),
+    # tied all the way, not at the start alone
+    ("qkv-reversal-start", "attention.key = copy.deepcopy(attention.query)",
+     "attention.key = attention.query"),
 ]  # fmt: skip
