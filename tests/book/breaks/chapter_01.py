@@ -20,4 +20,17 @@ BREAKS = [
      'tied=False, scaled=False, embedding_init="unit"'),
     # the start that the pitfall warns of, mended
     ("pitfall-ratio", "plain(ids) * math.sqrt(512)", "plain(ids)"),
+    # the mean square in place of the variance over places
+    ("share-theory-64", "v = sinusoidal_positions(64, d).var(dim=0).mean().item()",
+     "v = sinusoidal_positions(64, d).pow(2).mean().item()"),
+    # the gradients of scaled and not scaled models, each taken for the other
+    ("gradient-together", "tied=False, scaled=scaled)\n    loss.backward",
+     "tied=False, scaled=not scaled)\n    loss.backward"),
+    ("gradient-apart", "tied=False, scaled=scaled)\n    loss.backward",
+     "tied=False, scaled=not scaled)\n    loss.backward"),
+    # words that nobody counted
+    ("lm-words", "by_words = -(counts / counts.sum()).log()",
+     "by_words = -(torch.ones(500) / 500).log()"),
+    # the rate that makes the two models one
+    ("not-same-rate", "losses(s, False, 3e-3)", "losses(s, False, 8 * 3e-3)"),
 ]  # fmt: skip
