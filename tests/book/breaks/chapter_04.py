@@ -41,4 +41,21 @@ BREAKS = [
     ("aw-t5", "(d_model * d_head) ** -0.5", "d_model ** -0.5"),
     # all keys alike
     ("aw-effective-tied", "v @ v.T / 8", "v @ v.T * 0"),
+    # embeddings that are all scaled, and none
+    ("aw-places-plain", "for scaled in (False, True) for norm", "for scaled in (True, True) for norm"),
+    ("aw-places-scaled", "for scaled in (False, True) for norm",
+     "for scaled in (False, False) for norm"),
+    # keys as narrow as the values
+    ("aw-reach-31", "unreachable(s, 31)", "unreachable(s, 8)"),
+    # and as many as it takes
+    ("aw-reach-8", "unreachable(s, 8)", "unreachable(s, 31)"),
+    # the weights asked for
+    ("aw-torch-odd", "w, w, w, key_padding_mask=pad, need_weights=False",
+     "w, w, w, key_padding_mask=pad, need_weights=True"),
+    # the padding handed on
+    ("aw-encoder-packed", "nn.TransformerEncoder(encoder, 1)",
+     "nn.TransformerEncoder(encoder, 1, enable_nested_tensor=False)"),
+    # scaled on both sides
+    ("aw-rms-logits", "exceeds=per_seed(1024, False, 3, rms)",
+     "exceeds=per_seed(1024, True, 3, rms)"),
 ]  # fmt: skip

@@ -47,4 +47,6 @@ BREAKS = [
     ("init-wide", "0.02 * torch.randn(width, 64", "width**-0.5 * torch.randn(width, 64"),
     # as many tokens
     ("init-length", "output_at(1024, s)", "output_at(512, s)"),
+    # an output that is large beside epsilon
+    ("init-ln-epsilon", 'module = start("gpt2", seed)', 'module = start("glorot", seed)'),
 ]  # fmt: skip
