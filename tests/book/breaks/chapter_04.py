@@ -42,7 +42,8 @@ BREAKS = [
     # all keys alike
     ("aw-effective-tied", "v @ v.T / 8", "v @ v.T * 0"),
     # embeddings that are all scaled, and none
-    ("aw-places-plain", "for scaled in (False, True) for norm", "for scaled in (True, True) for norm"),
+    ("aw-places-plain", "for scaled in (False, True) for norm",
+     "for scaled in (True, True) for norm"),
     ("aw-places-scaled", "for scaled in (False, True) for norm",
      "for scaled in (False, False) for norm"),
     # keys as narrow as the values
@@ -55,7 +56,7 @@ BREAKS = [
     # the padding handed on
     ("aw-encoder-packed", "nn.TransformerEncoder(encoder, 1)",
      "nn.TransformerEncoder(encoder, 1, enable_nested_tensor=False)"),
-    # scaled on both sides
-    ("aw-rms-logits", "exceeds=per_seed(1024, False, 3, rms)",
-     "exceeds=per_seed(1024, True, 3, rms)"),
+    # at the queries, behind the factor
+    ("aw-rms-logits", "zip(per_seed(1024, False, 3, rms)",
+     "zip(per_seed(1024, False, 2, rms)"),
 ]  # fmt: skip

@@ -52,8 +52,6 @@ BREAKS = [
      'output_gradients_apart(seeds(1)[0], "QK")'),
     # a slice of eight columns
     ("heads-frozen-wide", "with_width(128, question)", "with_width(32, question)"),
-    # wide slices
-    ("heads-frozen-64", "with_width(64, question)", "with_width(128, question)"),
     # queries of every head
     ("heads-frozen-own-values", '"all share Q, K": (1, 1, 4, False)',
      '"all share Q, K": (4, 1, 4, False)'),
