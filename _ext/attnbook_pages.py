@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -150,18 +151,18 @@ class Ledger(SphinxDirective):
     """``{claims-ledger}``: every claim of the book, chapter by chapter."""
 
     def run(self) -> list[nodes.Node]:
-        """Make one table for each chapter."""
+        """Make one section with a table for each chapter."""
         depends_on_claims(self.env)
         found: list[nodes.Node] = []
         for docname, claims in self.env.attnbook_ledger.items():  # type: ignore[attr-defined]
             if claims:
-                found += self._chapter(docname, claims)
+                found.append(self._chapter(docname, claims))
         return found
 
-    def _chapter(self, docname: str, claims: list[dict[str, Any]]) -> list[nodes.Node]:
-        head = ("Claim", "Measured", "Claimed", "Seeds", "Verdict", "Other seeds")
+    def _chapter(self, docname: str, claims: list[dict[str, Any]]) -> nodes.section:
+        head = ("Claim", "Measured", "Claimed", "Seeds", "Held", "Other seeds")
         group = nodes.tgroup(cols=len(head))
-        group += [nodes.colspec(colwidth=width) for width in (38, 23, 18, 6, 8, 7)]
+        group += [nodes.colspec() for _ in head]
         group += nodes.thead("", self._row([nodes.Text(word) for word in head]))
         body = nodes.tbody()
         for claim in claims:
@@ -175,14 +176,17 @@ class Ledger(SphinxDirective):
                     nodes.Text(claim["measured"] + on),
                     nodes.Text(claim["expected"]),
                     nodes.Text(seeds),
-                    nodes.Text("✓ holds" if claim["held"] else "✗ fails"),
+                    nodes.Text("✓" if claim["held"] else "✗"),
                     nodes.Text(claim["other_seeds"]),
                 ]
             )
         group += body
-        title = nodes.paragraph("", "")
-        title += nodes.strong("", f"{Path(docname).name}: {len(claims)} claims")
-        return [title, nodes.table("", group, classes=["claims-ledger"])]
+        notebook = nbformat.read(self.env.doc2path(docname), 4)
+        headings = (cell.source for cell in notebook.cells if cell.source.startswith("# "))
+        name = next(headings, docname).partition("\n")[0].removeprefix("# ").partition(":")[0]
+        title = nodes.title("", f"{name} ({len(claims)} claims)")
+        table = nodes.table("", group, classes=["claims-ledger"])
+        return nodes.section("", title, table, ids=[f"claims-{Path(docname).name}"])
 
     @staticmethod
     def _row(cells: Sequence[nodes.Node]) -> nodes.row:

@@ -18,7 +18,7 @@ PAIR = TransformerConfig(7, 12, 3, 1, 20, target_vocab_size=5, padding_id=0)
 
 
 def models() -> list[Model]:
-    tied = ModelConfig(7, 12, 3, 1, scaled=False)
+    tied = ModelConfig(7, 12, 3, 1, scaled=False, position="rotary", rotary_base=50.0)
     return [Encoder(CONFIG), LanguageModel(CONFIG), LanguageModel(tied), Transformer(PAIR)]
 
 

@@ -62,6 +62,10 @@ def small(**changes: object) -> ModelConfig:
         ({"n_heads": np.int64(3)}, r"n_heads must be a positive int, got np.int64\(3\)"),
         ({"tied": np.True_}, "tied must be one of True, False, got np.True_"),
         ({"dropout": np.float32(0.1)}, "dropout must be a float, got np.float32"),
+        ({"rotary_base": 0.0}, "rotary_base must be a positive float, got 0.0"),
+        ({"rotary_base": math.nan}, "rotary_base must be a positive float, got nan"),
+        ({"rotary_base": "1e4"}, "rotary_base must be a positive float, got '1e4'"),
+        ({"rotary_base": True}, "rotary_base must be a positive float, got True"),
         ({"tied": "no"}, "tied must be one of True, False, got 'no'"),
         ({"scaled": None}, "scaled must be one of True, False, got None"),
         ({"embedding_init": "xavier"}, "unknown initialization 'xavier'; known: inverse_sqrt"),
@@ -149,6 +153,8 @@ def test_each_kind_of_position_is_where_it_belongs() -> None:
     for kind in ("sinusoidal", "learned", "rotary", "alibi", "none"):
         for block in model(kind).blocks:
             assert block.attention.position == expected.get(kind)
+    slower = Encoder(small(position="rotary", n_heads=2, rotary_base=50.0))
+    assert slower.blocks[1].attention.position == Rotary(base=50.0)
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi"])

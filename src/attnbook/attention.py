@@ -220,7 +220,9 @@ class KeyValueCache:
 
     Decoding one token after another, a model computes the keys and values of the new token alone
     and finds those before it here. Make one for each attention and each run, and pass it to
-    :class:`MultiHeadAttention` at every step.
+    :class:`MultiHeadAttention` at every step. ``key`` and ``value`` have the shapes (batch,
+    kv_heads, keys, d_head) and (batch, kv_heads, keys, d_value), and are ``None`` while the cache
+    is empty.
 
     Example:
         >>> attention, cache = MultiHeadAttention(16, 2), KeyValueCache()
@@ -356,8 +358,8 @@ class MultiHeadAttention(nn.Module):
         dropout: probability with which an attention weight is dropped in training.
         position: :class:`attnbook.position.Rotary`, :class:`attnbook.position.ALiBi` or none.
 
-    The matrices start as Glorot-uniform, each of the four counted as one matrix, the biases as
-    zeros.
+    The sizes, ``dropout`` and ``position`` are attributes under these names. The matrices start as
+    Glorot-uniform, each of the four counted as one matrix, the biases as zeros.
 
     Raises:
         ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given,

@@ -18,7 +18,7 @@ class TokenEmbedding(nn.Module):
               \text{ if scaled, else } 1
 
     :math:`E` is ``weight``, of shape (vocab, d_model), and :math:`E_t` its row :math:`t`: the same
-    number as the one-hot vector of :math:`t` times :math:`E`.
+    number as the one-hot vector of :math:`t` times :math:`E`. :math:`c` is ``factor``.
 
     Args:
         vocab_size: number of different tokens.

@@ -378,7 +378,8 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     outside, in the block. The biases are always there.
 
     Args:
-        module: ``BertAttention``, for self- or cross-attention, or ``BertLayer``.
+        module: ``BertAttention``, for self- or cross-attention, or ``BertLayer``, such as
+            ``encoder.layer[0]`` of a ``BertModel``.
 
     Returns:
         ``MultiHeadAttention`` or, of a layer, ``EncoderBlock``; training if ``module`` is.
@@ -496,7 +497,8 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
     ``causal=True``.
 
     Args:
-        module: a ``GPT2Attention``.
+        module: a ``GPT2Attention``, such as ``transformer.h[0].attn`` of a ``GPT2LMHeadModel``.
+            Its call returns a tuple with the output first, ours the output.
 
     Returns:
         A ``MultiHeadAttention``, training if ``module`` is.
@@ -578,7 +580,8 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
     computes angles and softmax in float32 whatever the type: the two differ by about 1e-7.
 
     Args:
-        module: a ``LlamaAttention``.
+        module: a ``LlamaAttention``, such as ``model.layers[0].self_attn`` of a
+            ``LlamaForCausalLM``. Its call returns a tuple with the output first, ours the output.
 
     Returns:
         A ``MultiHeadAttention`` with ``Rotary("half_split")``, training if ``module`` is.
@@ -845,7 +848,8 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     kept: ours is told at each call. Nor is what theirs is passed there: rotary positions, biases.
 
     Args:
-        module: an ``x_transformers.x_transformers.Attention``.
+        module: an ``x_transformers.x_transformers.Attention``, such as ``layers[0][1]`` of a
+            ``Decoder``.
 
     Returns:
         A ``MultiHeadAttention``, training if ``module`` is.

@@ -110,8 +110,9 @@ class LearnedPositions(nn.Module):
         max_tokens: number of positions.
         d_model: width.
 
-    The table starts as N(0, 0.02²), as in transformers' BERT and GPT-2. (OpenAI's own GPT-2 starts
-    it with half the deviation, N(0, 0.01²).)
+    The table is the parameter ``table``, (max_tokens, d_model). It starts as N(0, 0.02²), as in
+    transformers' BERT and GPT-2. (OpenAI's own GPT-2 starts it with half the deviation,
+    N(0, 0.01²).)
 
     Raises:
         ValueError: if a size is not positive.

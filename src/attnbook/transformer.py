@@ -48,8 +48,10 @@ class ModelConfig:
             add to the stream.
         n_kv_heads: key and value heads, a divisor of ``n_heads``; as many as there are heads if
             not given.
-        position: ``"sinusoidal"``, ``"learned"``, ``"rotary"``, ``"alibi"`` (bidirectional in an
-            encoder) or ``"none"``.
+        position: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` (half-split), ``"alibi"``
+            (bidirectional in an encoder) or ``"none"``.
+        rotary_base: of rotary positions; the longest wavelength is almost ``2π · rotary_base``
+            tokens.
         activation: ``"relu"``, ``"gelu"`` (exact) or ``"gelu_tanh"``.
         attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
             ``"qkv"`` or ``"output"``.
@@ -79,6 +81,7 @@ class ModelConfig:
     dropout: float = 0.0
     n_kv_heads: int | None = None
     position: PositionKind = "sinusoidal"
+    rotary_base: float = 10000.0
     activation: Activation = "relu"
     attention_bias: ProjectionBias = False
     feed_forward_bias: bool = True
@@ -112,6 +115,8 @@ class ModelConfig:
                 raise ValueError(
                     f"{name} must be one of {', '.join(map(str, choices))}, got {given!r}"
                 )
+        if type(self.rotary_base) not in (int, float) or not self.rotary_base > 0:
+            raise ValueError(f"rotary_base must be a positive float, got {self.rotary_base!r}")
         if self.position == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, got {self.d_model}")
         if self.position == "rotary" and self.d_model // self.n_heads % 2:
@@ -134,7 +139,10 @@ class ModelConfig:
 
     def block(self, *, causal: bool, residual_scale: float) -> dict[str, Any]:
         """Arguments of every block."""
-        by_kind = {"rotary": Rotary(), "alibi": ALiBi(bidirectional=not causal)}
+        by_kind = {
+            "rotary": Rotary(base=self.rotary_base),
+            "alibi": ALiBi(bidirectional=not causal),
+        }
         return {
             "d_model": self.d_model,
             "n_heads": self.n_heads,
@@ -432,6 +440,8 @@ class LanguageModel(Encoder):
         generator: Generator | None = None,
     ) -> Integer[Tensor, "batch more"]:
         r"""Continue each sequence by ``n_tokens`` tokens, one after another, with a cache.
+
+        Without dropout and without gradients, whatever mode the model is in; it stays in it.
 
         .. math:: t \sim \operatorname{softmax}(\text{logits} / \text{temperature})
 

@@ -1,7 +1,8 @@
 """Break what a claim guards, and see that claim fail.
 
 Each file of `breaks/` lists, for one chapter, changes of its code: (label, what is there, what is
-put in its place). Of the chapter, only the cells run that the claim needs.
+put in its place). Of the chapter, only the cells run that the claim needs. What has to train for
+minutes was broken by hand when it was written, and is not here.
 """
 
 import ast

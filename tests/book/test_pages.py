@@ -21,6 +21,10 @@ VIEWS = [(theme, width) for theme in ("light", "dark") for width in (1280, 390)]
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 
 
+def named(param: tuple[str, str, int]) -> str:
+    return "-".join(map(str, param))
+
+
 def find_chromium() -> str:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
@@ -107,7 +111,7 @@ class Visit:
 @pytest.fixture(
     scope="module",
     params=[(name, *view) for name in PAGES for view in VIEWS],
-    ids=lambda param: "-".join(map(str, param)),
+    ids=named,
 )
 def visit(request, site, contexts) -> Iterator[Visit]:
     name, theme, width = request.param
@@ -194,6 +198,12 @@ def test_nothing_is_cut_off(visit):
     assert visit.page.evaluate(CUT_OFF) == []
 
 
+@pytest.mark.parametrize(  # each theme and each width once: it is the slowest of all
+    "visit",
+    [(name, *view) for name in PAGES for view in (("light", 1280), ("dark", 390))],
+    indirect=True,
+    ids=named,
+)
 def test_axe_finds_nothing(visit):
     # Preloading would fetch the styles again, from wrong addresses.
     results = Axe().run(visit.page, options={"resultTypes": ["violations"], "preload": False})

@@ -31,9 +31,6 @@ BREAKS = [
     ("qkv-torch-packed", "(ours.query, ours.key, ", "(ours.key, ours.query, "),
     # the pitfall mended
     ("qkv-transpose", "rms(x @ layer.weight - ", "rms(x @ layer.weight.T - "),
-    # one head, which can break the ring at one place only
-    ("qkv-ring-four-heads", "n_heads=4)\n              for s in seeds(12)",
-     "n_heads=1)\n              for s in seeds(12)"),
     # tokens no more alike than without positions
     ("qkv-louder-sinusoids", '({"position": "none"}, {}, ',
      '({"position": "none"}, {"position": "none"}, '),

@@ -41,9 +41,7 @@ BREAKS = [
     ("aw-t5", "(d_model * d_head) ** -0.5", "d_model ** -0.5"),
     # all keys alike
     ("aw-effective-tied", "v @ v.T / 8", "v @ v.T * 0"),
-    # embeddings that are all scaled, and none
-    ("aw-places-plain", "for scaled in (False, True) for norm",
-     "for scaled in (True, True) for norm"),
+    # embeddings that are never scaled
     ("aw-places-scaled", "for scaled in (False, True) for norm",
      "for scaled in (False, False) for norm"),
     # keys as narrow as the values

@@ -52,9 +52,4 @@ BREAKS = [
      'output_gradients_apart(seeds(1)[0], "QK")'),
     # a slice of eight columns
     ("heads-frozen-wide", "with_width(128, question)", "with_width(32, question)"),
-    # queries of every head
-    ("heads-frozen-own-values", '"all share Q, K": (1, 1, 4, False)',
-     '"all share Q, K": (4, 1, 4, False)'),
-    # a task that is solved
-    ("heads-no-need-noisy", "for wrong in (0.0, 0.25)", "for wrong in (0.0, 0.0)"),
 ]  # fmt: skip

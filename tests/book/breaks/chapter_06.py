@@ -49,8 +49,6 @@ BREAKS = [
     ("bp-noise-single", "dtype=torch.float32)", "dtype=torch.float64)"),
     # the mend left out
     ("bp-shared-keys", "centred(dA * A * (1 - A), A)", "dA * A * (1 - A)"),
-    # nothing that all tokens share
-    ("bp-shared-diagonal", "1.5 * c", "0.0 * c"),
     # the smaller logit
     ("bp-saturated-larger", "first_gap(0, np.float64)", "first_gap(1, np.float64)"),
     # a first row that sees all keys

@@ -4,14 +4,12 @@ BREAKS = [
     # half of the kernel
     ("deep-relu-raises", "np.sqrt(1 - rho**2) + rho * angle", "rho * angle"),
     # logits twice as large in the theory
-    ("deep-attention-256", "expected, _ = overlaps(1.0, 0.0)", "expected, _ = overlaps(4.0, 0.0)"),
+    ("deep-attention-256", "expected, shared = overlaps(1.0, 0.0)",
+     "expected, shared = overlaps(4.0, 0.0)"),
     # the tokens as they are, without the attention
     ("deep-attention-cosine", "output = attention(x)[0]", "output = x[0]"),
     # no skip in the block by hand
     ("deep-package", "added = skip * x + f", "added = f"),
-    # both matrices divided
-    ("deep-output-only", "glorot_divided(s, output=48**0.5)",
-     "glorot_divided(s, 48**0.5, 48**0.5)"),
     # only one of them
     ("deep-both", "glorot_divided(s, n**0.5, n**0.5)", "glorot_divided(s, n**0.5)"),
     # both of them
@@ -36,8 +34,6 @@ BREAKS = [
     ("deep-back-own-pre", "[[p, (T - 1) * p_other]", "[[p, 0.0]"),
     # the way through the logits left out of the theory
     ("deep-back-rare", "    if logits:\n", "    if False:\n"),
-    # a theory that has it
-    ("deep-back-values", '"none", logits=False)', '"none", logits=True)'),
     # branches that are not zero
     ("deep-zero", '"zero_output", "pre", seed)', '"gpt2", "pre", seed)'),
     # layers drawn one by one

@@ -25,12 +25,12 @@ BREAKS = [
     ("impl-weights-uniform", 'largest(rules["G as a convolution"])', "largest(glorot())"),
     # logits divided by nothing
     ("impl-weights-gpt2", "(x @ W_Q, x @ W_K).softmax", "(x @ W_Q, x @ W_K, scale=1.0).softmax"),
+    # behind a norm
+    ("impl-weights-d2l", "x *= size", "x *= 1.0"),
     # as many outputs as inputs
     ("impl-packed-exact", "w + 3 * w", "w + w"),
     # without fairseq's factor
     ("impl-packed", "torch.empty(d, d), gain=1 / math.sqrt(2))", "torch.empty(d, d))"),
-    # given the weight
-    ("impl-module", "nn.Linear(d, 3 * d),", "nn.Linear(d, 3 * d).weight,"),
     # the axes as they are meant
     ("impl-keras-small", "places * shape[-2], places * shape[-1]", "d, d"),
     ("impl-keras-logits", "places * shape[-2], places * shape[-1]", "d, d"),
