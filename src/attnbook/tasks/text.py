@@ -70,8 +70,8 @@ def word_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A tokenizer with the most frequent lower-case words and punctuation marks of ``text``.
 
     Words are runs of letters, digits and underscores; every other mark but white space is a token
-    of its own. What is not among the ``vocab_size`` most frequent becomes ``[unknown]``, token 0;
-    so does ``[unknown]`` itself, if a text has it.
+    of its own. What is not among the ``vocab_size - 1`` most frequent becomes ``[unknown]``, token
+    0; so does ``[unknown]`` itself, if a text has it.
 
     Raises:
         ValueError: if ``text`` has no tokens or ``vocab_size`` is below 2.
