@@ -234,6 +234,8 @@ def mend(
     # What scrolls must be in reach of the keyboard.
     table = '<div class="pst-scrollable-table-container"'
     body = body.replace(table, f'{table} tabindex="0"')
+    # A page's second navigation needs a name.
+    body = body.replace('<nav class="contents', '<nav aria-label="On this page" class="contents')
     # A list has to have items, and this role of theirs is deprecated.
     body = body.replace(' role="doc-biblioentry"', ' role="listitem"')
     # A signature's parameters are definitions without terms.
