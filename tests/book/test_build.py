@@ -166,6 +166,30 @@ def test_failing_chapter_is_named_with_its_error_and_the_others_are_executed(
     assert "Chapters to execute: 1 of 2" in capsys.readouterr().out
 
 
+def test_kernel_that_never_starts_is_named_and_the_others_are_executed(
+    book, rendered, monkeypatch, capsys
+):
+    Path("site").mkdir()
+    Path("site/sitecustomize.py").write_text(
+        "import os, pathlib, sys\n"
+        "if 'ipykernel_launcher' in sys.orig_argv:\n"
+        "    try:\n"
+        "        pathlib.Path(os.environ['PYTHONPATH'], 'once').touch(exist_ok=False)\n"
+        "        os._exit(1)\n"
+        "    except FileExistsError:\n"
+        "        pass\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path("site").resolve()))
+    assert build.main(["book"]) == 1
+    captured = capsys.readouterr()
+    assert "Kernel died before replying" in plain(captured.err)
+    assert captured.out.count("FAILED") == 1
+    assert rendered == []
+
+    assert build.main(["book"]) == 0
+    assert "Chapters to execute: 1 of 2" in capsys.readouterr().out
+
+
 def test_html_executes_nothing(book, rendered, executed):
     assert build.main(["html"]) == 0
     assert executed == []

@@ -24,7 +24,7 @@ from jupyter_cache import get_cache
 from jupyter_cache.base import JupyterCacheAbstract
 from jupyter_cache.cache.main import CacheBundleIn
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 from nbformat.reader import NotJSONError
 
@@ -144,7 +144,8 @@ def execute_all(
             path, seed = running[future]
             try:
                 notebook, seconds = future.result()
-            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            # RuntimeError: a kernel that died, or never answered (its port was taken).
+            except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
                 print(f"  {_name(path, seed)} FAILED  [{done}/{len(jobs)}]", flush=True)
                 failed.append(f"{path}:\n{error}")
                 continue

@@ -57,4 +57,10 @@ BREAKS = [
     # at the queries, behind the factor
     ("aw-rms-logits", "zip(per_seed(1024, False, 3, rms)",
      "zip(per_seed(1024, False, 2, rms)"),
+    # a W_K that moves at its usual rate
+    ("aw-both-fast", "build=both_fast", "**started"),
+    # the factor in place
+    ("aw-patient-third", "rate=1e-3 / 3, steps=3600, in_formula=False", "rate=1e-3, steps=3600"),
+    # more keys in place of fewer
+    ("aw-dead-few", "rows(1024, False, s, n=8)", "rows(1024, False, s, n=256)"),
 ]  # fmt: skip

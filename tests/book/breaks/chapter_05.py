@@ -52,4 +52,10 @@ BREAKS = [
      'output_gradients_apart(seeds(1)[0], "QK")'),
     # a slice of eight columns
     ("heads-frozen-wide", "with_width(128, question)", "with_width(32, question)"),
+    # trained to the end
+    ("heads-early-mqa", "trained_model(s, name, steps=20)", "trained_model(s, name)"),
+    # the proper one in its place
+    ("heads-lm-fast", 'gap("sharing", losses=pair)', 'gap("proper", losses=pair)'),
+    # a task that can be solved
+    ("heads-idle-apart", "for wrong in (0.0, 0.25))\nclaim", "for wrong in (0.0, 0.0))\nclaim"),
 ]  # fmt: skip

@@ -68,4 +68,8 @@ BREAKS = [
     ("bp-wrong-axis-stuck", "dA - (A * dA).sum(axis=-2", "dA - (A * dA).sum(axis=-1"),
     # one model's own two gradients
     ("bp-query-key-other", "pairwise(starts)", "zip(starts, starts, strict=True)"),
+    # the usual rate
+    ("bp-slow-diagonal", "TRIED[name], rate=1e-3)", "TRIED[name])"),
+    # tokens multiplied as usual
+    ("bp-tied-unscaled", "both(s, scaled=False)", "both(s)"),
 ]  # fmt: skip
