@@ -55,7 +55,7 @@ BREAKS = [
     # trained to the end
     ("heads-early-mqa", "trained_model(s, name, steps=20)", "trained_model(s, name)"),
     # the proper one in its place
-    ("heads-lm-fast", 'gap("sharing", losses=pair)', 'gap("proper", losses=pair)'),
+    ("heads-lm-wide", 'gap("sharing", losses=pair)', 'gap("proper", losses=pair)'),
     # a task that can be solved
     ("heads-idle-apart", "for wrong in (0.0, 0.25))\nclaim", "for wrong in (0.0, 0.0))\nclaim"),
 ]  # fmt: skip
