@@ -16,6 +16,7 @@ QUICK_RESULTS = Path("_build", "benchmarks")
 # Memory otherwise goes back to the system and comes again, page by page: NumPy's at each step, that
 # of models which take turns now and then. Alone, no step of theirs waits for a page.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
+MODULES = ("attention", "training", "matrices", "probes")
 MUCH = 0.1
 """Others take so large a share of the cores: the numbers would be theirs."""
 
@@ -31,10 +32,9 @@ def main() -> None:
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
-    runs = [(module, n) for n in chosen.threads for module in ("attention", "training", "probes")]
+    runs = [(module, n) for n in chosen.threads for module in MODULES]
     for module, threads in [*runs, ("backprop", 1)]:
         command = [sys.executable, "-m", f"benchmarks.{module}"]
-        command += [] if module == "backprop" else ["--threads", str(threads)]
         command += ["--quick", "--to", str(QUICK_RESULTS)] if chosen.quick else []
         pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         settings = dict.fromkeys(pools, str(threads))

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from benchmarks import report
 from benchmarks.contenders import OURS, Contender, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import Call, Times, environment, quartiles, race, speed_ratio, use_threads
+from benchmarks.timing import Call, Times, environment, quartiles, race, speed_ratio, threads
 
 TOKENS_IN_BATCH = {"cpu": 1024, "cuda": 16384}
 """Tokens in all of a row's sequences together; the sizes go up to as long a sequence."""
@@ -153,7 +153,7 @@ def memory_row(
 
 
 def measure(
-    *, threads: int, device: str = "cpu", dtype: torch.dtype = torch.float32, quick: bool = False
+    *, device: str = "cpu", dtype: torch.dtype = torch.float32, quick: bool = False
 ) -> dict[str, Any]:
     """All rows, as they go to the results' file."""
     torch.manual_seed(0)
@@ -161,11 +161,11 @@ def measure(
         "benchmark": "attention",
         "device": device,
         "dtype": str(dtype).removeprefix("torch."),
-        "environment": environment(threads, device),
+        "environment": environment(device),
     }
     cells = [(size, mode) for mode in MODES for size in speed_sizes(device, quick=quick)]
     pace: dict[str, Any] = {"seconds": 0.2, "rounds": (3, 5)} if quick else {}
-    bar = tqdm(cells, f"attention, {threads} thread(s)", unit="row")
+    bar = tqdm(cells, f"attention, {threads()} thread(s)", unit="row")
     speed = [speed_row(size, mode, device=device, dtype=dtype, **pace) for size, mode in bar]
     memory = [memory_row(size, device=device, dtype=dtype) for size in memory_sizes(quick=quick)]
     return result | {"speed": speed, "memory": memory}
@@ -192,22 +192,19 @@ def _check(size: Size, device: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure with one number of threads, print the tables, write the file."""
+    """Measure on as many threads as the environment says, print the tables, write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=tuple(TOKENS_IN_BATCH), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--quick", action="store_true", help="few sizes, few rounds")
     parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
-    use_threads(chosen.threads)
     result = measure(
-        threads=chosen.threads,
         device=chosen.device,
         dtype=getattr(torch, chosen.dtype),
         quick=chosen.quick,
     )
-    name = f"attention-{chosen.device}-{chosen.dtype}-{chosen.threads}.json"
+    name = f"attention-{chosen.device}-{chosen.dtype}-{threads()}.json"
     report.save(result, (chosen.to or report.folder(result)) / name)
     print(report.attention_text(result))
 

@@ -10,7 +10,7 @@ import torch
 
 from attnbook import LanguageModel, ModelConfig, backprop
 from benchmarks import report
-from benchmarks.timing import Call, environment, quartiles, race, speed_ratio, use_threads
+from benchmarks.timing import Call, environment, quartiles, race, speed_ratio, threads
 
 NUMPY = "NumPy float64"
 D_MODELS = (64, 128)
@@ -24,11 +24,9 @@ def config(d_model: int) -> ModelConfig:
     return ModelConfig(vocab_size=65, d_model=d_model, max_tokens=TOKENS)
 
 
-def measure(
-    *, threads: int, seconds: float = 6.0, rounds: tuple[int, int] = (21, 201)
-) -> dict[str, Any]:
+def measure(*, seconds: float = 6.0, rounds: tuple[int, int] = (21, 201)) -> dict[str, Any]:
     """Milliseconds of each, and NumPy's speed divided by torch's."""
-    before = environment(threads)
+    before = environment()
     return {
         "benchmark": "backprop",
         "environment": before,
@@ -104,11 +102,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        raise SystemExit("set OPENBLAS_NUM_THREADS=1: NumPy takes all cores otherwise")
-    use_threads(1)
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1" or threads() != 1:
+        raise SystemExit("set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1: both on one thread")
     pace: dict[str, Any] = {"seconds": 0.2, "rounds": (3, 5)} if chosen.quick else {}
-    result = measure(threads=1, **pace)
+    result = measure(**pace)
     report.save(result, (chosen.to or report.folder(result)) / "backprop-1.json")
     print(report.backprop_text(result))
 

@@ -1,4 +1,4 @@
-"""The command line of a benchmark that races steps with one number of threads."""
+"""The command line of a benchmark that races steps on as many threads as the environment says."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.timing import use_threads
+from benchmarks.timing import threads
 
 
 def run(
@@ -17,13 +17,11 @@ def run(
 ) -> None:
     """Measure, write ``name-threads.json``, print the table."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
-    use_threads(chosen.threads)
     pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
-    result = measure(threads=chosen.threads, **pace)
+    result = measure(**pace)
     folder = chosen.to or report.folder(result)
-    report.save(result, folder / f"{name}-{chosen.threads}.json")
+    report.save(result, folder / f"{name}-{threads()}.json")
     print(text(result))

@@ -13,13 +13,11 @@ D_MODEL, N_LAYERS, BATCH = 256, 4, 8
 LENGTHS = (64, 256)
 
 
-def measure(
-    *, threads: int, seconds: float = 30.0, rounds: tuple[int, int] = (21, 201)
-) -> dict[str, Any]:
+def measure(*, seconds: float = 30.0, rounds: tuple[int, int] = (21, 201)) -> dict[str, Any]:
     """Milliseconds of both, and how many times as long the probed step takes."""
     return {
         "benchmark": "probes",
-        "environment": environment(threads),
+        "environment": environment(),
         "d_model": D_MODEL,
         "batch": BATCH,
         "rows": [{"tokens": tokens} | compare(tokens, seconds, rounds) for tokens in LENGTHS],
@@ -58,7 +56,7 @@ def calls(tokens: int) -> dict[str, Call]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure with one number of threads, print the table, write the file."""
+    """Measure, print the table, write the file."""
     command.run("probes", measure, report.probes_text, arguments)
 
 

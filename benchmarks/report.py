@@ -61,6 +61,11 @@ def probes_text(result: Result) -> str:
     return f"Cost of the probes, {_setting(result)}\n\n{_aligned(*_probes_table([result]))}\n"
 
 
+def matrices_text(result: Result) -> str:
+    """The table of a run of ``benchmarks.matrices``, for the terminal."""
+    return f"One matrix or three, {_setting(result)}\n\n{_aligned(*_matrices_table([result]))}\n"
+
+
 def markdown(results: list[Result]) -> str:
     """What stands between the markers in README.md."""
     attention = [r for r in results if r["benchmark"] == "attention"]
@@ -73,6 +78,10 @@ def markdown(results: list[Result]) -> str:
         ]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
+    matrices = [r for r in results if r["benchmark"] == "matrices"]
+    if matrices:
+        parts += ["### W_Q, W_K and W_V: three matrices or one"]
+        parts += [_markdown(*_matrices_table(matrices))]
     backprop = [r for r in results if r["benchmark"] == "backprop"]
     if backprop:
         parts += ["### Hand-derived gradients", _markdown(*_backprop_table(backprop))]
@@ -201,6 +210,18 @@ def _probes_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells += [f"{row['milliseconds'][name][1]:.3g}" for name in ("plain", "probed")]
             reached = "yes" if row["cost"][1] <= PROBES_GOAL else "no"
             table.append([*cells, _quartiles(row["cost"], 3), reached])
+    return head, table
+
+
+def _matrices_table(results: list[Result]) -> tuple[Row, list[Row]]:
+    """A row for each run and mode, a column for each width."""
+    widths = [row["d_model"] for row in results[0]["rows"] if row["mode"] == "forward"]
+    head = ["mode", "run", *(f"width {width}" for width in widths)]
+    table = []
+    for result in results:
+        for mode in dict.fromkeys(row["mode"] for row in result["rows"]):
+            speeds = [row["speed"] for row in result["rows"] if row["mode"] == mode]
+            table.append([mode, _setting(result), *map(_quartiles, speeds)])
     return head, table
 
 

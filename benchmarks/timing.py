@@ -73,12 +73,19 @@ def speed_ratio(times: Times, ours: str, peer: str) -> Quartiles:
     return quartiles(times[peer] / times[ours])
 
 
-def use_threads(threads: int) -> None:
-    """Run kernels on so many threads; the environment must not say otherwise."""
-    torch.set_num_threads(threads)
-    told = os.environ.get("OMP_NUM_THREADS")
-    if told not in (None, str(threads)):
-        raise ValueError(f"OMP_NUM_THREADS is {told}, asked for {threads} threads: set both alike")
+def threads() -> int:
+    """How many threads kernels run on: what the environment says, or as many as there are cores.
+
+    Not set by ``torch.set_num_threads``, which also forbids MKL to use fewer: the small products
+    inside the fused kernel's own parallel loop then take up to twice as long.
+
+    Raises:
+        ValueError: if torch takes another number than ``OMP_NUM_THREADS`` says.
+    """
+    taken, told = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    if told not in (None, str(taken)):
+        raise ValueError(f"OMP_NUM_THREADS is {told}, but torch runs on {taken} threads")
+    return taken
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
@@ -94,7 +101,7 @@ def busy_share(seconds: float = 1.0) -> float | None:
     return round((after[0] - before[0]) / (after[1] - before[1]), 3)
 
 
-def environment(threads: int, device: str = "cpu") -> dict[str, object]:
+def environment(device: str = "cpu") -> dict[str, object]:
     """Machine and versions, for the results' file. Nothing that names the machine."""
     packages = ("torch", "transformers", "x-transformers", "numpy")
     if device == "cpu":
@@ -108,7 +115,7 @@ def environment(threads: int, device: str = "cpu") -> dict[str, object]:
         "processor": name,
         "capability": capability,
         "cores": os.cpu_count(),
-        "threads": threads,
+        "threads": threads(),
         "busy_before": busy_share(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages},

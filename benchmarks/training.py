@@ -208,11 +208,9 @@ def check_equal(participants: list[Trainee], tolerance: float = 1e-4) -> None:
             raise ValueError(f"{trainee.name} has a loss of {loss}, {OURS} of {expected}")
 
 
-def measure(
-    *, threads: int, seconds: float = 20.0, rounds: tuple[int, int] = (50, 300)
-) -> dict[str, Any]:
+def measure(*, seconds: float = 20.0, rounds: tuple[int, int] = (50, 300)) -> dict[str, Any]:
     """Tokens per second of each, and ours divided by each peer's."""
-    before = environment(threads)
+    before = environment()
     participants = trainees()
     check_equal(participants)
     calls = {trainee.name: _endless_steps(trainee) for trainee in participants}
@@ -245,7 +243,7 @@ def _endless_steps(trainee: Trainee) -> Call:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure with one number of threads, print the table, write the file."""
+    """Measure, print the table, write the file."""
     command.run("training", measure, report.training_text, arguments)
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks import attention, backprop, probes, report, training
+from benchmarks import attention, backprop, matrices, probes, report, training
 from benchmarks.contenders import OURS, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import race, speed_ratio
+from benchmarks.timing import race, speed_ratio, threads
 
 SMALLEST = Size(d_model=64, tokens=32, batch=1)
 PEERS = ["torch", "HF GPT-2", "x-transformers", "textbook"]
@@ -116,14 +116,14 @@ def test_each_machine_has_a_folder_and_a_name_of_its_own():
         "milliseconds": {"plain": [1, 1, 1], "probed": [1, 1, 1]},
         "cost": [1, 1, 1],
     }
-    for threads, setting in ((1, "Intel Xeon, 1 thread "), (2, "Intel Xeon, 2 threads ")):
-        result = {"rows": [row], "environment": MACHINE | {"threads": threads}}
+    for count, setting in ((1, "Intel Xeon, 1 thread "), (2, "Intel Xeon, 2 threads ")):
+        result = {"rows": [row], "environment": MACHINE | {"threads": count}}
         assert setting in report.probes_text(result)
 
 
 def test_reports_of_a_small_run():
-    slow = attention.measure(threads=1, quick=True)
-    steps = training.measure(threads=1, seconds=0, rounds=(1, 1))
+    slow = attention.measure(quick=True)
+    steps = training.measure(seconds=0, rounds=(1, 1))
     text = report.attention_text(slow) + report.training_text(steps)
     assert all(peer in text for peer in PEERS)
     page = report.markdown([slow, steps])
@@ -169,8 +169,41 @@ def test_another_loss_by_hand_is_found(monkeypatch):
 
 def test_a_row_of_the_probes_cost(monkeypatch):
     monkeypatch.setattr(probes, "LENGTHS", (8,))
-    result = probes.measure(threads=1, seconds=0, rounds=(1, 1))
+    result = probes.measure(seconds=0, rounds=(1, 1))
     (row,) = result["rows"]
     assert row["cost"][1] > 1
     assert "probed / plain" in report.probes_text(result)
     assert "### Cost of the probes" in report.markdown([result, result])
+
+
+def test_one_matrix_computes_what_three_do(monkeypatch):
+    made = matrices.Projections(16)
+    torch.testing.assert_close(torch.cat(made.three(), dim=1), made.one())
+    to_input, to_weights = made.three_both_ways()
+    both = (to_input, torch.cat(to_weights))
+    torch.testing.assert_close(both, made.one_both_ways())
+    monkeypatch.setattr(matrices, "D_MODELS", (16, 32))
+    result = matrices.measure(seconds=0, rounds=(1, 1))
+    assert [(row["d_model"], row["mode"]) for row in result["rows"]] == [
+        (d_model, mode) for d_model in (16, 32) for mode in matrices.MODES
+    ]
+    assert "width 32" in report.matrices_text(result)
+    assert "three matrices or one" in report.markdown([result])
+
+
+def test_threads_are_what_the_environment_says(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    taken = torch.get_num_threads()
+    assert threads() == taken
+    monkeypatch.setenv("OMP_NUM_THREADS", str(taken))
+    assert threads() == taken
+    monkeypatch.setenv("OMP_NUM_THREADS", str(taken + 1))
+    with pytest.raises(ValueError, match=rf"is {taken + 1}, but torch runs on {taken} threads"):
+        threads()
+
+
+def test_no_benchmark_sets_threads_in_torch():
+    """It would slow the fused kernel, ours and theirs, but not the plain products."""
+    sources = [path.read_text(encoding="utf-8") for path in report.HERE.glob("*.py")]
+    assert len(sources) > 5
+    assert not [source for source in sources if "set_num_threads(" in source]
