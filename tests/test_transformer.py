@@ -281,6 +281,12 @@ def test_nothing_left_to_predict_is_refused() -> None:
         pair().loss(ids, torch.zeros_like(ids))
 
 
+def test_loss_reads_no_value_off_the_processor() -> None:
+    """A GPU would be waited for; the meta device has no values to read."""
+    model, ids = LanguageModel(SMALL).to("meta"), torch.ones(2, 5, dtype=torch.int64, device="meta")
+    assert model.loss(ids, ids).device.type == "meta"
+
+
 def test_loss_with_a_mask_is_that_of_the_masked_logits() -> None:
     model, ids = LanguageModel(SMALL), torch.randint(7, (2, 5))
     mask = padding_mask(torch.tensor([3, 5]), 5)

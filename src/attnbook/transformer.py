@@ -273,7 +273,7 @@ class Model(nn.Module):
                 f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
                 f"shape {tuple(targets.shape)}"
             )
-        if not (targets != ignored).any():
+        if targets.device.type == "cpu" and not (targets != ignored).any():
             raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
         # A mean over many tokens in half precision would be rounded, or overflow.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -360,7 +360,8 @@ class Encoder(Model):
         Raises:
             TypeError: if ids or targets are not integers.
             ValueError: if the shapes differ, a target is outside the vocabulary, or all are left
-                out.
+                out (on a GPU, where a check would have to wait for the device, torch's own
+                assertion speaks of the former, and the loss is NaN for the latter).
         """
         return self._cross_entropy(self(ids, mask), targets)
 
@@ -626,7 +627,8 @@ class Transformer(Model):
 
         Raises:
             TypeError: if ids are not integers.
-            ValueError: if nothing of the target is left to predict, or as ``forward``.
+            ValueError: if nothing of the target is left to predict (on a GPU the loss is NaN then),
+                or as ``forward``.
         """
         ignored = -100 if self.config.padding_id is None else self.config.padding_id
         return self._cross_entropy(self(source, target[:, :-1]), target[:, 1:], ignored)

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -70,6 +71,12 @@ def test_no_output_is_exempt_from_comparison(code):
         assert "nbval_" not in words
         assert "pytest.skip" not in words
         assert "raises_exception" not in words
+
+
+def test_no_difference_of_zero_is_a_gain(code):
+    """``at_least=0`` holds for two models that are the same; what is larger has ``exceeds=0``."""
+    claims = [c.source for c in code if re.search(r"at_least=0[,)]", c.source)]
+    assert claims == []
 
 
 def test_page_is_at_most_one_and_a_half_megabytes(path):

@@ -73,6 +73,8 @@ FAILS = {
     "less than at least": (1.0, {"at_least": NEXT}),
     "at least, within three errors": ([1.0, 3.0], {"at_least": -0.99}),
     "exceeds, but is equal": (1.0, {"exceeds": 1.0}),
+    "more than nothing, but nothing": ([0.0, 0.0], {"exceeds": 0}),
+    "more than nothing, within three errors": ([1.0, 3.0], {"exceeds": 0}),
     "exceeds, but is less": (1.0, {"exceeds": NEXT}),
     "exceeds by a smaller factor": (2.99, {"exceeds": 1.5, "factor": 2.0}),
     "exceeds, within three errors": ([4.99, 6.99], {"exceeds": 3.0}),
@@ -138,6 +140,11 @@ def test_nothing_is_so_many_times_a_negative_number(capsys):
         claim("It is twice as much", -1.0, label="it", exceeds=-1.0, factor=2.0)
     claim("It is more", -1.0, label="it", exceeds=-2.0)
     assert "measured -1 against -2; claimed more\n" in capsys.readouterr().out
+
+
+def test_more_than_nothing_is_no_multiple(capsys):
+    claim("It is more", [3.0, 5.0], label="it", exceeds=0, unit="nats")
+    assert "measured 4 ± 1 nats (2 seeds); claimed more than 0 nats\n" in capsys.readouterr().out
 
 
 def test_failure_says_what_was_claimed_and_what_came_out():

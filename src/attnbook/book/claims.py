@@ -263,14 +263,17 @@ def _check(
             raise ValueError(f"at least {factor:g} times as much as {base:g} means nothing")
         lead = mean - factor * base - MARGIN * math.hypot(error, factor * base_error)
         held = math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0)
-        shown += f" against {_number(base, base_error, unit)}"
-        errors += _errors(base, base_error)
         numbers = [mean, base]
-        if base >= 0:
-            ratio = mean / base if base else math.inf
-            shown += f", {_number(ratio, 0, '')} times as much"
-            numbers.append(ratio)
         expected = "more" if factor == 1 else f"at least {factor:g} times as much"
+        if base == 0 == base_error and factor == 1:
+            expected = f"more than {_number(0, 0, unit)}"
+        else:
+            shown += f" against {_number(base, base_error, unit)}"
+            errors += _errors(base, base_error)
+            if base >= 0:
+                ratio = mean / base if base else math.inf
+                shown += f", {_number(ratio, 0, '')} times as much"
+                numbers.append(ratio)
         fewest = min((count for count in (n, base_n) if count > 1), default=1)
         factors = [factor] if factor != 1 else []
         return finish(held, shown, expected, fewest, *numbers, *factors, errors=errors)
