@@ -134,6 +134,32 @@ def test_every_weight_keeps_its_type(tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in loaded.parameters())
 
 
+def test_tables_of_positions_keep_their_type(tmp_path: Path) -> None:
+    model = LanguageModel(dataclasses.replace(CONFIG, position="sinusoidal"))
+    model.embedding.bfloat16()
+    model.save(tmp_path / "m")
+    loaded, ids = LanguageModel.load(tmp_path / "m"), torch.tensor([[1, 2, 3]])
+    assert loaded.positions.table.dtype == model.positions.table.dtype == torch.get_default_dtype()
+    assert torch.equal(loaded(ids), model(ids))
+
+
+def test_a_block_that_is_used_twice_is_saved_twice(tmp_path: Path) -> None:
+    model = LanguageModel(CONFIG)
+    model.blocks[1] = model.blocks[0]
+    model.output.weight = model.embedding.weight
+    model.save(tmp_path / "m")
+    loaded, ids = LanguageModel.load(tmp_path / "m"), torch.tensor([[1, 2, 3]])
+    assert torch.equal(loaded(ids), model(ids))
+    assert loaded.blocks[1] is not loaded.blocks[0]
+
+
+def test_who_may_read_a_file_stays_as_it_was(tmp_path: Path) -> None:
+    LanguageModel(CONFIG).save(tmp_path / "m")
+    (tmp_path / "m").chmod(0o600)
+    LanguageModel(CONFIG).save(tmp_path / "m")
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o600
+
+
 def test_a_loaded_model_needs_its_file_no_more(tmp_path: Path) -> None:
     model = LanguageModel(CONFIG)
     model.save(tmp_path / "m")

@@ -381,6 +381,15 @@ def test_depth_must_be_a_positive_int(n_layers: float) -> None:
         initialize(FeedForward(4, 4), "gpt2", n_layers=n_layers)
 
 
+@pytest.mark.parametrize("name", ["attention.key", "feed_forward.inner"])
+def test_projection_that_was_wrapped_is_named(name: str) -> None:
+    model = LanguageModel(ModelConfig(7, 12, 3, 2))
+    block = model.blocks[0]
+    block.set_submodule(name, nn.Sequential(block.get_submodule(name)))
+    with pytest.raises(TypeError, match=rf"how to initialize blocks\.0\.{name}\.0\.weight, of a L"):
+        initialize(model, "glorot")
+
+
 def test_parameter_of_an_unknown_part_is_named() -> None:
     model = nn.Sequential(FeedForward(4, 4), nn.Conv1d(1, 1, 1))
     same = unchanged(model)

@@ -75,6 +75,8 @@ tokens = {"ids": {1: torch.export.Dim("tokens", min=2, max=200)}}
 exported = torch.export.export(model, (ids[:, :6],), dynamic_shapes=tokens).module()
 torch.testing.assert_close(exported(ids), model(ids))
 
+torch.testing.assert_close(torch.compile(model.loss, **whole)(ids, ids), model.loss(ids, ids))
+
 class Cross(torch.nn.Module):
     def __init__(self):
         super().__init__()

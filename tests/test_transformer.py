@@ -267,6 +267,18 @@ def test_targets_outside_the_vocabulary_are_refused(target: int) -> None:
         Encoder(SMALL).loss(ids, torch.tensor([[target, target]]))
 
 
+def test_a_target_that_is_left_out_is_not_the_one_that_is_wrong() -> None:
+    ids = torch.zeros(1, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"got -1 to 5$"):
+        Encoder(SMALL).loss(ids, torch.tensor([[-100, 5, -1]]))
+
+
+def test_targets_of_an_encoder_decoder_are_a_batch(without_shape_checks: None) -> None:
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"ids must have shape \(batch, tokens\), got \(5,\)"):
+        pair().loss(ids, ids[0])
+
+
 def test_targets_are_as_many_as_ids(without_shape_checks: None) -> None:
     ids = torch.zeros(2, 5, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"= \(2, 5\) but targets of shape \(2, 4\)"):
@@ -514,6 +526,7 @@ def caches(*lengths: int) -> list[KeyValueCache]:
         ([], ValueError, "has 2 blocks, .* got 0 of lengths"),
         (caches(2), ValueError, r"has 2 blocks, .* got 1 of lengths \[2\]"),
         (caches(2, 3), ValueError, r"all as long; got 2 of lengths \[2, 3\]"),
+        (caches(2) * 2, ValueError, r"no two of them the same, .* got 2 of lengths \[2\]"),
     ],
 )
 def test_cache_that_is_not_the_models_is_refused(

@@ -302,7 +302,7 @@ class KeyValueCache:
 
 @contextmanager
 def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
-    """If anything inside raises, all these caches are put back as they were.
+    """If anything inside raises, what it added to these caches is forgotten.
 
     Example:
         >>> cache = KeyValueCache()

@@ -1,6 +1,7 @@
 """Files of tensors: safetensors, written whole or not at all."""
 
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,9 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     """Write tensors and metadata: first beside ``path``, then moved onto it.
 
     A save that is interrupted leaves the file that was there; one that is killed may also leave
-    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays.
+    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays. Who
+    may read the file that was there may read the new one, and nobody else. Tensors that share
+    memory are written one by one.
 
     Example:
         >>> import tempfile, torch
@@ -25,17 +28,29 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     path = Path(path).resolve()  # of a link, the file that it points to
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent}")
-    data = safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()}, metadata)
+    data = safetensors.torch.save(_apart(tensors), metadata)
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, unfinished)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous, each with memory of its own, as the format wants them."""
+    apart, taken = {}, set()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in taken else tensor
+        taken.add(memory)
+    return {name: tensor.contiguous() for name, tensor in apart.items()}
 
 
 def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -298,12 +298,12 @@ def _matrices(
         d_model, fused = 0, 0
         if isinstance(module, MultiHeadAttention):
             linears = {"query": module.query, "key": module.key, "value": module.value}
-            fused = sum(linear.out_features for linear in linears.values())
+            fused = sum(getattr(linear, "out_features", 0) for linear in linears.values())
             linears["output"] = module.output
             d_model = module.d_model
         elif isinstance(module, FeedForward):
             linears = {"inner": module.inner, "outer": module.outer}
-            d_model = module.inner.in_features
+            d_model = getattr(module.inner, "in_features", 0)
         elif isinstance(module, Encoder | Transformer) and module.output is not None:
             linears = {"unembedding": module.output}
             d_model = module.output.in_features
@@ -314,6 +314,8 @@ def _matrices(
             rows, width = module.table.shape
             yield module.table, None, place("positions", rows, width, width, 0)
         for role, linear in linears.items():
+            if not isinstance(linear, nn.Linear):
+                continue  # wrapped: its parameters are found to be unknown
             sizes = linear.in_features, linear.out_features
             yield linear.weight, linear.bias, place(role, *sizes, d_model, fused)
 

@@ -16,9 +16,11 @@ Keras                 (d_model, heads, d_head)                 (heads, d_value, 
 x-transformers        (out, in), groups of heads tiled         (out, in), tiled
 ====================  =======================================  =============================
 
-Weights are copied, never shared, and keep their type and device; so are the dropout
-probabilities. What the other side cannot express raises a ``ValueError`` that names the option and
-its value. Whether attention is causal is no weight: our modules are told at each call.
+Weights are copied, never shared, and keep their type and device; so are the dropout probabilities,
+and, of modules, whether a part trains or evaluates. All copies may be trained, whatever
+``requires_grad`` said, and hooks stay behind. What the other side cannot express raises a
+``ValueError`` that names the option and its value. Whether attention is causal is no weight: our
+modules are told at each call.
 """
 
 import math
@@ -48,6 +50,7 @@ _QKV = ("query", "key", "value")
 _LLAMA_NAMES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 _X_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "output": "to_out"}
 _OUR_SCALE = "our logits are scaled by 1/sqrt(d_head)"
+_WIDTHS = "our heads' widths add up to that of all queries"
 _BERT_NAMES = {name: f"self.{name}" for name in _QKV} | {"output": "output.dense"}
 _BERT_PARTS = {
     "attention": "attention",
@@ -270,12 +273,16 @@ def _torch_activation(
     layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
 ) -> Activation:
     given: Any = layer.activation
-    if given in (F.relu, torch.relu) or type(given) is nn.ReLU:
+    # What the fast path takes: 0 if it is not to be taken, 1 for ReLU, 2 for GELU; in encoders.
+    fast = getattr(layer, "activation_relu_or_gelu", 0)
+    if fast in (0, 1) and (given in (F.relu, torch.relu) or type(given) is nn.ReLU):
         return "relu"
-    if given is F.gelu or (type(given) is nn.GELU and given.approximate == "none"):
+    exact = given is F.gelu or (type(given) is nn.GELU and given.approximate == "none")
+    if fast in (0, 2) and exact:
         return "gelu"
     raise ValueError(
-        f"nn.{type(layer).__name__}(activation={given!r}): it must be ReLU or the exact GELU"
+        f"nn.{type(layer).__name__}(activation={given!r}): it must be ReLU or the exact GELU, and "
+        f"in the fast path the same"
     )
 
 
@@ -401,7 +408,7 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     name = type(module).__name__
     if name == "BertAttention":
         masks = "it masks what lies ahead by itself, ours when called with causal=True"
-        d_head = peer.self.attention_head_size
+        d_head, n_heads = peer.self.attention_head_size, peer.self.num_attention_heads
         _checked(peer.self, "transformers", "BertSelfAttention", "BertCrossAttention")
         _checked(peer.output, "transformers", "BertSelfOutput")
         for part in _BERT_NAMES.values():
@@ -412,13 +419,14 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
             is_decoder=(getattr(peer.self, "is_decoder", False), False, masks),
             is_causal=(peer.self.is_causal, False, masks),
             scaling=(peer.self.scaling, d_head**-0.5, _OUR_SCALE),
+            attention_head_size=(d_head, Fraction(peer.self.query.out_features, n_heads), _WIDTHS),
         )
         parts = [*_BERT_NAMES.values(), "output.LayerNorm"]
         return _attention(
             _renamed(_known(peer, *_parameters(parts)), _inverse(_BERT_NAMES)),
-            peer.self.num_attention_heads,
+            n_heads,
             dropout=peer.self.dropout.p,
-        ).train(peer.training)
+        ).train(peer.self.training)
     _require(
         name,
         add_cross_attention=(peer.add_cross_attention, False, "an EncoderBlock has one attention"),
@@ -448,7 +456,8 @@ def to_bert(ours: MultiHeadAttention | EncoderBlock) -> State:
     """Parameters for ``BertAttention`` or ``BertLayer``, under their names there.
 
     The layout is that of :func:`from_bert`. What no parameter says belongs into the ``BertConfig``:
-    ``hidden_act``, ``layer_norm_eps``, the two dropouts. Biases that ours does not have are zeros.
+    ``hidden_act``, ``layer_norm_eps``, and the two dropouts, on the attention weights and on what
+    is added to the stream. Biases that ours does not have are zeros.
 
     Returns:
         Parameters by name. Of a ``MultiHeadAttention``, those of a ``BertAttention`` without its
@@ -458,7 +467,8 @@ def to_bert(ours: MultiHeadAttention | EncoderBlock) -> State:
         TypeError: if ``ours`` is neither.
         ValueError: if it has grouped heads, heads of another width than d_model / n_heads, a
             memory of another width, or positions; or a block is not post-norm, its stream is
-            scaled, or it lacks biases in its feed-forward network or norms.
+            scaled, it lacks biases in its feed-forward network or norms, it has dropout inside the
+            feed-forward network, or the two residuals differ in dropout or eps.
 
     Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
 
@@ -472,6 +482,13 @@ def to_bert(ours: MultiHeadAttention | EncoderBlock) -> State:
     if isinstance(ours, MultiHeadAttention):
         return _renamed(_state(ours, _Peer("BertAttention")), _BERT_NAMES)
     _check_block(ours, "BertLayer", norms=("post",), activations=("relu", "gelu", "gelu_tanh"))
+    first, second = ours.attention_residual, ours.feed_forward_residual
+    _require(
+        "EncoderBlock",
+        feed_forward_dropout=(ours.feed_forward.dropout, 0.0, "BertLayer has none there"),
+        residual_dropout=(second.dropout, first.dropout, f"the first has {first.dropout}"),
+        norm_eps=(_eps(second), _eps(first), f"the first has {_eps(first)}"),
+    )
     attention = {f"attention.{name}": t for name, t in to_bert(ours.attention).items()}
     others = [name for name in _BERT_PARTS if name != "attention"]
     inner = [f"attention.{name}" for name in ours.attention.state_dict()]
@@ -523,7 +540,9 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
         scale_attn_by_inverse_layer_idx=(by_layer, False, _OUR_SCALE),
         scaling=(getattr(peer, "scaling", peer.head_dim**-0.5), peer.head_dim**-0.5, _OUR_SCALE),
         reorder_and_upcast_attn=(peer.reorder_and_upcast_attn, False, "ours keeps its type"),
+        head_dim=(peer.head_dim, Fraction(peer.embed_dim, peer.num_heads), _WIDTHS),
     )
+    _check_part(peer, "attn_dropout", nn.Dropout)
     for part in ("c_attn", "c_proj"):
         _checked(getattr(peer, part), "transformers", "Conv1D")
     state = _transposed(_known(peer, *_parameters(["q_attn", "c_attn", "c_proj"])))
@@ -713,6 +732,14 @@ def from_keras(layer: object) -> MultiHeadAttention:
             scale=(peer._inverse_sqrt_key_dim, 1 / math.sqrt(peer.key_dim), _OUR_SCALE),
             dtype=(peer.compute_dtype, peer.variable_dtype, "ours computes in the weights' type"),
         )
+        for part in (*(f"{part}_dense" for part in _QKV), "output_dense"):
+            dense = getattr(peer, f"_{part}")
+            activation = getattr(dense.activation, "__name__", repr(dense.activation))
+            _require(
+                f"{name}.{part}",
+                dtype=(dense.compute_dtype, peer.variable_dtype, "ours computes in one type"),
+                activation=(activation, "linear", "our projections have none"),
+            )
         weights, dropout = [_keras_tensor(variable) for variable in peer.weights], peer.dropout
     if len(weights) not in (4, 8):
         raise ValueError(f"{name} has 4 weights or, with biases, 8, got {len(weights)}")
@@ -839,7 +866,7 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     ``to_out``      (dim, heads · value_dim_head)             ``output``, heads reordered
     ==============  ========================================  ==========================
 
-    None has a bias. Where query heads share key heads, theirs are tiled and ours are neighbours:
+    Theirs has no biases. Where query heads share key heads, theirs are tiled, ours neighbours:
 
     .. math:: \text{theirs: } h \mapsto h \bmod H_\text{kv}, \qquad
         \text{ours: } h \mapsto \lfloor h\,H_\text{kv} / H \rfloor
@@ -878,7 +905,9 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     _require(name, **{option: (*values, none) for option, values in found.items()})
     softmax = peer.attend.attn_fn
     kind = getattr(softmax, "func", softmax)
-    if kind is not F.softmax or getattr(softmax, "keywords", {}).get("dim") != -1:
+    keywords = {"dtype": None} | getattr(softmax, "keywords", {})
+    plain = keywords.pop("dtype") in (None, torch.float32) and keywords == {"dim": -1}
+    if kind is not F.softmax or not plain:
         function = getattr(kind, "__name__", repr(kind))
         option = _X_SOFTMAX.get(function, "custom_attn_fn")
         raise ValueError(f"{name}({option}={function}): our weights are a softmax over the keys")
@@ -888,7 +917,12 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     for part in _X_NAMES.values():
         _check_part(peer, part, nn.Linear)
     d_head = peer.to_q.out_features // peer.heads
-    _require(name, scale=(peer.attend.scale, d_head**-0.5, _OUR_SCALE))
+    dropouts = peer.attend.attn_dropout.p, peer.attend.dropout
+    _require(
+        name,
+        scale=(peer.attend.scale, d_head**-0.5, _OUR_SCALE),
+        attn_dropout=(*dropouts, f"the fused path takes {peer.attend.dropout}"),
+    )
     d_model, dim_out = state["to_q.weight"].shape[1], state["to_out.weight"].shape[0]
     _require(name, dim_out=(dim_out, d_model, "ours is as wide as the input"))
     return _attention(
@@ -896,7 +930,7 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
         peer.heads,
         n_kv_heads=peer.kv_heads,
         dropout=peer.attend.dropout,
-    ).train(peer.training)
+    ).train(peer.attend.training)
 
 
 def to_x_transformers(ours: MultiHeadAttention) -> State:
@@ -923,12 +957,15 @@ def to_x_transformers(ours: MultiHeadAttention) -> State:
 
 def _reordered(state: State, n_heads: int, n_blocks: int) -> State:
     """Query heads (a, b) → (b, a), a of ``n_blocks``; the outputs of W_Q, the inputs of W_O."""
-    query, output = state["query.weight"], state["output.weight"]
-    order = torch.arange(n_heads, device=query.device).view(n_blocks, -1).T.flatten()
-    return state | {
-        "query.weight": query.unflatten(0, (n_heads, -1))[order].flatten(0, 1),
-        "output.weight": output.unflatten(1, (n_heads, -1))[:, order].flatten(1),
+    output = state["output.weight"]
+    order = torch.arange(n_heads, device=output.device).view(n_blocks, -1).T.flatten()
+    queries = {
+        name: tensor.unflatten(0, (n_heads, -1))[order].flatten(0, 1)
+        for name, tensor in state.items()
+        if name.startswith("query.")
     }
+    outputs = {"output.weight": output.unflatten(1, (n_heads, -1))[:, order].flatten(1)}
+    return state | queries | outputs
 
 
 # What all share
@@ -989,7 +1026,7 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
     for part in (*_QKV, "output"):
         _check_part(ours, part, nn.Linear)
     d_model, d_head = ours.d_model, ours.d_head
-    bias = _BIAS[ours.query.bias is not None, ours.output.bias is not None]
+    biased = [part for part in (*_QKV, "output") if getattr(ours, part).bias is not None]
     options: dict[str, tuple[object, object]] = {
         "n_kv_heads": (ours.n_kv_heads, ours.n_heads),
         "d_head": (d_head, Fraction(d_model, ours.n_heads)),
@@ -997,8 +1034,9 @@ def _state(ours: MultiHeadAttention, peer: _Peer) -> State:
         "d_memory": (ours.d_memory, d_model),
         "position": (ours.position, None),
     }
-    if peer.bias == "never" or (peer.bias == "all or none" and isinstance(bias, str)):
-        options["bias"] = (bias, False)
+    if peer.bias == "never" or (peer.bias == "all or none" and 0 < len(biased) < 4):
+        names = {"query key value output": True, "": False, "query key value": "qkv"}
+        options["bias"] = (names.get(" ".join(biased), " and ".join(biased)), False)
     _require(
         "MultiHeadAttention",
         **{
@@ -1029,11 +1067,13 @@ def _check_block(
     for part in ("inner", "outer"):
         _check_part(ours, f"feed_forward.{part}", nn.Linear)
     activation = ours.feed_forward.activation
+    layers = ours.feed_forward.inner, ours.feed_forward.outer
+    inner_and_outer = [linear.bias is not None for linear in layers]
     norms_biased = all(m.bias is not None for m in ours.modules() if isinstance(m, nn.LayerNorm))
     if not bare:
         _require(
             name,
-            feed_forward_bias=(ours.feed_forward.inner.bias is not None, True, f"{peer} has them"),
+            feed_forward_bias=(all(inner_and_outer), True, f"{peer} has them"),
             norm_bias=(norms_biased, True, f"{peer} has them"),
         )
     for part, residual in ours.named_children():
@@ -1042,6 +1082,11 @@ def _check_block(
                 raise ValueError(f"{name}(norm={residual.place!r}): {peer} has {_either(norms)}")
             _check_part(ours, f"{part}.norm", nn.LayerNorm)
             _require(name, residual_scale=(residual.scale, 1, f"{peer} does not scale its stream"))
+            if residual.place != ours.attention_residual.place:
+                raise ValueError(
+                    f"{name}.{part}(norm={residual.place!r}): {peer} has all in one place, and the "
+                    f"first is {ours.attention_residual.place!r}"
+                )
     if activation not in activations:
         raise ValueError(f"{name}(activation={activation!r}): {peer} has {_either(activations)}")
 
@@ -1049,19 +1094,27 @@ def _check_block(
 def _assembled(
     target: M, source: nn.Module, parts: Mapping[str, str], convert: Callable[[Any], nn.Module]
 ) -> M:
-    """``target`` filled part by part from ``source``: attentions converted, the others copied."""
+    """``target`` filled part by part from ``source``: attentions converted, the others copied.
+
+    What drops trains or evaluates as it did, whatever the whole does.
+    """
+    modes: list[tuple[nn.Module, bool]] = []
     origins = tuple(f"{origin}." for origin in parts.values())
     _known(source, *(name for name in source.state_dict() if name.startswith(origins)))
     for name, origin in parts.items():
         part, mine = attrgetter(origin)(source), attrgetter(name)(target)
         if isinstance(mine, MultiHeadAttention | nn.MultiheadAttention):
-            setattr(target, name, convert(part))
+            setattr(target, name, converted := convert(part))
+            modes.append((converted, converted.training))
         elif isinstance(mine, nn.Dropout):  # theirs is a module, ours a number
             mine.p = part
+            modes.append((mine, source.get_submodule(origin.rpartition(".")[0]).training))
         elif isinstance(mine, float):
-            owner, _, attribute = name.rpartition(".")
+            path, _, attribute = name.rpartition(".")
+            owner = target.get_submodule(path)
             _check_part(source, origin, nn.Dropout)
-            setattr(target.get_submodule(owner), attribute, part.p)
+            setattr(owner, attribute, part.p)
+            modes.append((owner, part.training))
         else:
             _check_part(source, origin, type(mine))
             state = _known(part, *mine.state_dict(), inside=f"{type(source).__name__}.{origin}")
@@ -1069,10 +1122,18 @@ def _assembled(
                 raise ValueError(
                     f"{type(source).__name__}.{origin} has no {', '.join(sorted(missing))}"
                 )
+            shapes = [{n: tuple(t.shape) for n, t in s.items()} for s in (state, mine.state_dict())]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"{type(source).__name__}.{origin} has {shapes[0]}, the other side {shapes[1]}"
+                )
             mine.load_state_dict(state, assign=True)
             if isinstance(mine, nn.LayerNorm):
                 mine.eps = part.eps
-    return target.train(source.training)
+    target.train(source.training)
+    for module, mode in modes:
+        module.train(mode)
+    return target
 
 
 def _qkv(weights: Iterable[Tensor], bias: Tensor | None) -> State:
@@ -1115,6 +1176,11 @@ def _renamed(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
     }
 
 
+def _eps(residual: Residual) -> float:
+    assert isinstance(residual.norm, nn.LayerNorm)  # _check_block refuses others
+    return residual.norm.eps
+
+
 def _inverse(names: Mapping[str, str]) -> dict[str, str]:
     return {theirs: ours for ours, theirs in names.items()}
 
@@ -1130,7 +1196,8 @@ def _known(module: nn.Module, *names: str, inside: str | None = None) -> State:
         ValueError: names the others. What was pruned or parametrized is stored under other names.
     """
     state = module.state_dict()
-    if unknown := sorted(state.keys() - set(names)):
+    odd = {name for name, value in state.items() if not isinstance(value, Tensor)}  # quantized
+    if unknown := sorted((state.keys() - set(names)) | odd):
         raise ValueError(
             f"{inside or type(module).__name__} holds what the other side has not: "
             f"{', '.join(unknown)}"

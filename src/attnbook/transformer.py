@@ -222,10 +222,17 @@ class Model(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write weights and configuration to ``path``, replacing what is there.
 
-        The state of an optimizer is not part of it.
+        The state of an optimizer is not part of it. Parameters that were made one by hand, and not
+        by the configuration, are several in the model that is loaded.
         """
         config = json.dumps(dataclasses.asdict(self.config))
         metadata = {"format": "attnbook", "model": type(self).__name__, "config": config}
+        tables = {
+            name: str(module.table.dtype).removeprefix("torch.")
+            for name, module in self.named_modules()
+            if isinstance(module, SinusoidalPositions)
+        }
+        metadata["tables"] = json.dumps(tables)
         checkpoint.write(path, self.state_dict(), metadata)
 
     @classmethod
@@ -243,9 +250,12 @@ class Model(nn.Module):
         try:
             with torch.device("cpu"):  # whatever the default is
                 model = cls(cls.config_class(**json.loads(metadata["config"])))
-                model.to(weights["embedding.weight"].dtype)  # tables of positions: no file has them
+                model.to(weights["embedding.weight"].dtype)
+                # Tables of positions are in no file, and an older file does not tell their type.
+                for name, dtype in json.loads(metadata.get("tables", "{}")).items():
+                    model.get_submodule(name).to(getattr(torch, dtype))
             model.load_state_dict(weights, assign=True)  # each weight in its own type
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} does not fit together: {error!r}") from None
         return model
 
@@ -273,16 +283,18 @@ class Model(nn.Module):
                 f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
                 f"shape {tuple(targets.shape)}"
             )
-        if targets.device.type == "cpu" and not (targets != ignored).any():
+        read = targets.device.type == "cpu" and not torch.compiler.is_compiling()
+        if read and not (targets != ignored).any():
             raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
         # A mean over many tokens in half precision would be rounded, or overflow.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         try:
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=ignored)
         except IndexError:
+            left = targets[targets != ignored]
             raise ValueError(
                 f"targets must be in 0 … {logits.shape[-1] - 1}, or {ignored} to be left out, got "
-                f"{targets.min().item()} to {targets.max().item()}"
+                f"{left.min().item()} to {left.max().item()}"
             ) from None
 
 
@@ -361,7 +373,8 @@ class Encoder(Model):
             TypeError: if ids or targets are not integers.
             ValueError: if the shapes differ, a target is outside the vocabulary, or all are left
                 out (on a GPU, where a check would have to wait for the device, torch's own
-                assertion speaks of the former, and the loss is NaN for the latter).
+                assertion speaks of the former, and the loss is NaN for the latter; and so it is
+                when compiled).
         """
         return self._cross_entropy(self(ids, mask), targets)
 
@@ -419,7 +432,7 @@ class LanguageModel(Encoder):
         Raises:
             TypeError: if ``ids`` are not integers.
             ValueError: if an id is outside the vocabulary, the sequence is too long, or the cache
-                is of another batch or another model; the cache then is as it was.
+                is of another batch or of a model of other sizes; the cache then is as it was.
         """
         if cache is not None:
             _check_cache(cache, KeyValueCache, len(self.blocks))
@@ -442,7 +455,8 @@ class LanguageModel(Encoder):
     ) -> Integer[Tensor, "batch more"]:
         r"""Continue each sequence by ``n_tokens`` tokens, one after another, with a cache.
 
-        Without dropout and without gradients, whatever mode the model is in; it stays in it.
+        Without dropout and without gradients, whatever mode the model is in; it stays in it. (Where
+        several threads generate from one model, call ``eval()`` first.)
 
         .. math:: t \sim \operatorname{softmax}(\text{logits} / \text{temperature})
 
@@ -587,7 +601,7 @@ class Transformer(Model):
         Raises:
             TypeError: if ids are not integers.
             ValueError: as ``forward``, or if ``memory`` is not of ``source``, or the cache is of
-                another batch or another model; the cache then is as it was.
+                another batch or of a model of other sizes; the cache then is as it was.
         """
         if source.shape != memory.shape[:2]:
             raise ValueError(
@@ -630,6 +644,7 @@ class Transformer(Model):
             ValueError: if nothing of the target is left to predict (on a GPU the loss is NaN then),
                 or as ``forward``.
         """
+        _check_ids(target, 0, self.config.max_tokens + 1)  # the last one is not read
         ignored = -100 if self.config.padding_id is None else self.config.padding_id
         return self._cross_entropy(self(source, target[:, :-1]), target[:, 1:], ignored)
 
@@ -747,10 +762,10 @@ def _check_cache(
     if not isinstance(cache, list) or not all(isinstance(one, kind) for one in cache):
         raise TypeError(f"cache must be a list of {kind.__name__}, as new_cache() makes it")
     lengths = {len(one) for one in cache}
-    if len(cache) != blocks or len(lengths) > 1:
+    if len(cache) != blocks or len({id(one) for one in cache}) != blocks or len(lengths) > 1:
         raise ValueError(
-            f"the model has {blocks} blocks, and its cache one {kind.__name__} for each, all as "
-            f"long; got {len(cache)} of lengths {sorted(lengths)}"
+            f"the model has {blocks} blocks, and its cache one {kind.__name__} for each, no two of "
+            f"them the same, all as long; got {len(cache)} of lengths {sorted(lengths)}"
         )
 
 

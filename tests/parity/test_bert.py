@@ -131,6 +131,17 @@ def test_zeros_stand_where_ours_has_no_biases(bias: bool | str) -> None:
     assert_near(theirs.output.dense(theirs.self(x)[0]), ours(x))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_part_trains_or_evaluates_as_it_did(whole: bool) -> None:
+    theirs = layer().train(whole)
+    theirs.attention.self.train(not whole)
+    theirs.output.dropout.train(not whole)
+    ours = from_bert(theirs)
+    assert [ours.training, ours.attention_residual.training] == [whole, whole]
+    assert [ours.attention.training, ours.feed_forward_residual.training] == [not whole] * 2
+    assert from_bert(theirs.attention).training is not whole
+
+
 class TestRefused:
     def test_decoders(self) -> None:
         with pytest.raises(ValueError, match=r"BertAttention\(is_decoder=True\): "):
@@ -215,6 +226,31 @@ class TestRefused:
     def test_our_block(self, options: dict[str, object], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             to_bert(EncoderBlock(D_MODEL, N_HEADS, D_FF, **options))
+
+    def test_heads_that_do_not_add_up(self) -> None:
+        theirs = attention()
+        theirs.self.num_attention_heads = 2  # theirs never looks at it again
+        with pytest.raises(ValueError, match=r"\(attention_head_size=3\): our heads' widths add"):
+            from_bert(theirs)
+
+    def test_what_a_block_drops_or_norms_otherwise(self) -> None:
+        with pytest.raises(ValueError, match=r"\(feed_forward_dropout=0.1\): BertLayer has none"):
+            to_bert(EncoderBlock(D_MODEL, N_HEADS, D_FF, dropout=0.1))
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+        ours.feed_forward_residual.dropout = 0.2
+        with pytest.raises(ValueError, match=r"\(residual_dropout=0.2\): the first has 0.0"):
+            to_bert(ours)
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+        ours.feed_forward_residual.norm.eps = 0.1
+        with pytest.raises(ValueError, match=r"\(norm_eps=0.1\): the first has 1e-05"):
+            to_bert(ours)
+
+    @pytest.mark.parametrize("part", ["inner", "outer"])
+    def test_a_feed_forward_network_without_one_bias(self, part: str) -> None:
+        ours = EncoderBlock(D_MODEL, N_HEADS, D_FF)
+        ours.feed_forward.get_submodule(part).bias = None
+        with pytest.raises(ValueError, match=r"\(feed_forward_bias=False\): BertLayer has them"):
+            to_bert(ours)
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:

@@ -142,6 +142,18 @@ class TestRefused:
         with pytest.raises(TypeError, match="expected Conv1D of transformers, got"):
             from_gpt2(theirs)
 
+    def test_heads_that_do_not_add_up(self) -> None:
+        theirs = attention()
+        theirs.head_dim, theirs.scaling = 6, 6**-0.5
+        with pytest.raises(ValueError, match=r"\(head_dim=6\): our heads' widths add up"):
+            from_gpt2(theirs)
+
+    def test_another_dropout(self) -> None:
+        theirs = attention()
+        theirs.attn_dropout = nn.Identity()
+        with pytest.raises(ValueError, match=r"attn_dropout must be of class Dropout, got Identi"):
+            from_gpt2(theirs)
+
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:
         with pytest.raises(TypeError, match="expected GPT2Attention of transformers, got torch"):

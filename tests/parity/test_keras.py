@@ -244,6 +244,27 @@ class TestRefused:
         with pytest.raises(ValueError, match=message):
             to_keras(MultiHeadAttention(D_MODEL, N_HEADS, **options))
 
+    @pytest.mark.parametrize("part", ["query", "key", "value", "output"])
+    def test_projections_of_another_kind(self, part: str) -> None:
+        theirs = attention(dtype="float32")
+        getattr(theirs, f"_{part}_dense").activation = keras.activations.relu
+        with pytest.raises(
+            ValueError, match=rf"{part}_dense\(activation='relu'\): our projections"
+        ):
+            from_keras(theirs)
+        theirs = attention(dtype="float32")
+        getattr(theirs, f"_{part}_dense").dtype_policy = "mixed_bfloat16"
+        with pytest.raises(ValueError, match=rf"{part}_dense\(dtype='bfloat16'\): ours computes"):
+            from_keras(theirs)
+
+    @pytest.mark.parametrize("missing", [1, 2])
+    def test_biases_on_some(self, missing: int) -> None:
+        ours = MultiHeadAttention(D_MODEL, N_HEADS, bias=True)
+        for part in (ours.key, ours.value)[:missing]:
+            part.bias = None
+        with pytest.raises(ValueError, match=r"bias='query and .*output'\): keras.* needs False"):
+            to_keras(ours)
+
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:
         with pytest.raises(TypeError, match="expected MultiHeadAttention of keras, got torch"):

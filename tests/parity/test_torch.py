@@ -22,6 +22,7 @@ from torch.ao.nn import quantizable
 from torch.nn.utils import parametrize, prune
 
 from attnbook import ALiBi, DecoderBlock, EncoderBlock, MultiHeadAttention
+from attnbook.blocks import Residual
 from attnbook.interop import from_torch, to_torch
 
 D_MODEL, N_HEADS, D_FF = 12, 4, 11  # heads are 3 wide
@@ -275,6 +276,29 @@ def encoder_layer() -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(D_MODEL, N_HEADS, D_FF)
 
 
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_part_trains_or_evaluates_as_it_did(kind: type[Layer], whole: bool) -> None:
+    theirs = layer(kind, dropout=0.5).train(whole)
+    theirs.dropout1.train(not whole)
+    theirs.self_attn.train(not whole)
+    ours = from_torch(theirs)
+    assert [ours.training, ours.feed_forward.training] == [whole, whole]
+    assert [ours.attention.training, ours.attention_residual.training] == [not whole, not whole]
+    assert ours.feed_forward_residual.training is whole
+    again = to_torch(ours)
+    for name in ("", "self_attn", "dropout", "dropout1", "dropout2"):
+        assert again.get_submodule(name).training is theirs.get_submodule(name).training, name
+
+
+def test_dropout_that_goes_on_in_evaluation_goes_on_in_ours() -> None:
+    theirs = layer(nn.TransformerEncoderLayer, dropout=0.5).eval()
+    for part in (theirs.dropout, theirs.dropout1, theirs.dropout2):
+        part.train()
+    ours, x = from_torch(theirs), torch.randn(BATCH, TOKENS, D_MODEL)
+    assert not torch.equal(ours(x), ours(x))
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("module", "message"),
@@ -422,6 +446,55 @@ class TestRefused:
     def test_memory_of_another_width_in_a_layer(self) -> None:
         with pytest.raises(ValueError, match=r"\(d_memory=10\): nn.TransformerDecoderLayer needs"):
             to_torch(DecoderBlock(D_MODEL, N_HEADS, D_FF, d_memory=10))
+
+    @pytest.mark.parametrize("part", ["query", "key", "value"])
+    def test_a_bias_on_one_projection(self, part: str) -> None:
+        ours = MultiHeadAttention(D_MODEL, N_HEADS)
+        ours.get_submodule(part).bias = nn.Parameter(torch.ones(D_MODEL))
+        with pytest.raises(ValueError, match=rf"bias='{part}'\): nn.MultiheadAttention needs Fal"):
+            to_torch(ours)
+        ours = MultiHeadAttention(D_MODEL, N_HEADS, bias=True)
+        ours.get_submodule(part).bias = None
+        with pytest.raises(ValueError, match=r"bias='\w+ and \w+ and output'\): nn.Multi.* needs"):
+            to_torch(ours)
+
+    @pytest.mark.parametrize(
+        ("kind", "part"),
+        [
+            (EncoderBlock, "feed_forward_residual"),
+            (DecoderBlock, "cross_attention_residual"),
+            (DecoderBlock, "feed_forward_residual"),
+        ],
+    )
+    @pytest.mark.parametrize("norm", ["pre", "post"])
+    def test_norms_in_different_places(
+        self, kind: type[EncoderBlock | DecoderBlock], part: str, norm: str
+    ) -> None:
+        ours = kind(D_MODEL, N_HEADS, D_FF, norm="pre" if norm == "post" else "post")
+        ours.set_submodule(part, Residual(D_MODEL, norm=norm))
+        with pytest.raises(ValueError, match=rf"{part}\(norm='{norm}'\): .* has all in one place"):
+            to_torch(ours)
+
+    def test_a_norm_of_another_shape(self) -> None:
+        theirs = replaced(encoder_layer(), "norm1", nn.LayerNorm((TOKENS, D_MODEL)))
+        with pytest.raises(
+            ValueError, match=r"norm1 has \{'weight': \(5, 12\), .* side \{'weight'"
+        ):
+            from_torch(theirs)
+
+    def test_another_activation_than_in_the_fast_path(self) -> None:
+        theirs = encoder_layer()  # made with ReLU
+        theirs.activation = F.gelu
+        with pytest.raises(
+            ValueError, match=r"activation=<.*gelu.*>\): .* in the fast path the same"
+        ):
+            from_torch(theirs)
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_quantized_layers(self) -> None:
+        theirs = torch.ao.quantization.quantize_dynamic(encoder_layer().float(), {nn.Linear})
+        with pytest.raises(ValueError, match=r"other side has not: linear1\._packed_params"):
+            from_torch(theirs)
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:

@@ -3,6 +3,7 @@ import inspect
 
 import pytest
 import torch
+import torch.nn.functional as F
 from compare import (
     BATCH,
     CROSS_MASKS,
@@ -219,6 +220,22 @@ def test_options_without_effect(option: str) -> None:
     assert_near(from_x_transformers(theirs)(x), theirs(x), ATOL[False])
 
 
+def test_biases_that_were_added_go_with_their_heads() -> None:
+    theirs = attention(kv_heads=KV_HEADS, flash=True)
+    for name in ("to_q", "to_k", "to_v"):
+        width = getattr(theirs, name).out_features
+        setattr(theirs, name, randomize(nn.Linear(DIM, width)))
+    x = torch.randn(BATCH, TOKENS, DIM)
+    assert_near(from_x_transformers(theirs)(x), theirs(x))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_it_trains_if_what_drops_does(whole: bool) -> None:
+    theirs = attention(dropout=0.5).train(whole)
+    theirs.attend.train(not whole)
+    assert from_x_transformers(theirs).training is not whole
+
+
 class TestRefused:
     @pytest.mark.parametrize("option", REFUSED)
     def test_options(self, option: str) -> None:
@@ -272,6 +289,24 @@ class TestRefused:
     def test_ours(self, options: dict[str, object], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             to_x_transformers(MultiHeadAttention(DIM, HEADS, **options))
+
+    def test_a_softmax_of_another_type(self) -> None:
+        theirs = attention(custom_attn_fn=functools.partial(F.softmax, dim=-1, dtype=torch.half))
+        with pytest.raises(ValueError, match=r"\(custom_attn_fn=softmax\): our weights are"):
+            from_x_transformers(theirs)
+
+    def test_two_dropouts(self) -> None:
+        theirs = attention(dropout=0.5)
+        theirs.attend.attn_dropout.p = 0.0
+        with pytest.raises(ValueError, match=r"\(attn_dropout=0.0\): the fused path takes 0.5"):
+            from_x_transformers(theirs)
+
+    @pytest.mark.parametrize("part", ["key", "value"])
+    def test_a_bias_on_one_projection(self, part: str) -> None:
+        ours = MultiHeadAttention(DIM, HEADS, d_head=4)
+        ours.get_submodule(part).bias = nn.Parameter(torch.ones(4 * HEADS))
+        with pytest.raises(ValueError, match=rf"bias='{part}'\): x_transformers.* needs False"):
+            to_x_transformers(ours)
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_something_else(self) -> None:
