@@ -317,13 +317,18 @@ def test_every_token_has_one_position(shape: tuple[int, ...]) -> None:
         Rotary().rotate(torch.zeros(2, 3, 4), torch.zeros(shape, dtype=torch.int64))
 
 
-@given(seed=seeds, layout=layouts, kv_heads=st.integers(1, 3), base=st.floats(2, 1e4))
+@given(
+    seed=seeds,
+    layout=layouts,
+    base=st.floats(2, 1e4),
+    leading=st.sampled_from([((), ()), ((3,), (2,)), ((2, 3), (2, 1)), ((2, 3), (2, 3))]),
+)
 def test_queries_and_keys_are_turned_together_as_apart(
-    seed: int, layout: Layout, kv_heads: int, base: float
+    seed: int, layout: Layout, base: float, leading: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
     torch.manual_seed(seed)
     rotary, positions = Rotary(layout, base), torch.tensor([5, 0, 70])
-    query, key = torch.randn(2, 3, 3, 8), torch.randn(2, kv_heads, 3, 8)
+    query, key = (torch.randn(*shape, 3, 8) for shape in leading)
     both = rotary.rotate_both(query, key, positions)
     for turned_, x in zip(both, (query, key), strict=True):
         assert torch.equal(turned_, rotary.rotate(x, positions))
