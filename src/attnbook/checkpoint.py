@@ -14,9 +14,9 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     """Write tensors and metadata: first beside ``path``, then moved onto it.
 
     A save that is interrupted leaves the file that was there; one that is killed may also leave
-    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays. Who
-    may read the file that was there may read the new one, and nobody else. Tensors that share
-    memory are written one by one.
+    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays. The
+    permissions of the file that was there are kept. Tensors that share memory are written one by
+    one.
 
     Example:
         >>> import tempfile, torch
@@ -32,11 +32,11 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("xb") as file:
+            if path.exists():
+                shutil.copymode(path, unfinished)  # before there is anything to read
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, unfinished)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
