@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 import torch
@@ -367,6 +367,12 @@ def test_a_cross_attention_alone_counts_as_of_a_single_stack() -> None:
     part = Transformer(TransformerConfig(9, 200, n_heads=4)).decoder_blocks[0].cross_attention
     initialize(part, "gpt2", n_layers=8)
     assert part.output.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_scheme_that_is_no_name_is_refused_too() -> None:
+    with pytest.raises(ValueError, match=r"unknown scheme \['he'\]; known: glorot"):
+        initialize(FeedForward(4, 4), cast("str", ["he"]))
 
 
 def test_unknown_scheme_is_refused_with_the_known_names() -> None:

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -65,6 +67,14 @@ def test_window_is_aligned_to_the_last_key_and_causal_by_default(
     assert not (mask & ~ahead).any()
     if before >= n_queries + more:
         assert torch.equal(mask, ahead)
+
+
+@pytest.mark.parametrize("far", [10, sys.maxsize, 10**30])
+def test_window_without_an_end(far: int) -> None:
+    assert torch.equal(sliding_window_mask(3, 5, before=far), causal_mask(3, 5))
+    assert sliding_window_mask(3, 5, before=far, after=far).all()
+    ahead = sliding_window_mask(3, 5, before=0, after=far)
+    assert torch.equal(ahead, causal_mask(3, 5, offset=1).logical_not())
 
 
 def test_masks_are_square_by_default() -> None:

@@ -508,6 +508,32 @@ def test_rotations_stay_on_the_device_of_their_input(device: str) -> None:
             assert Rotary(layout).rotate(x, positions).device.type == where
 
 
+class OnMPS(torch.Tensor):
+    """Says that it lies on a device that has no float64, and that this build of torch has not."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it says it is."""
+        return torch.device("mps")
+
+    def cpu(self) -> torch.Tensor:
+        """Back."""
+        return self.as_subclass(torch.Tensor)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_angles_need_no_device_with_float64() -> None:
+    x, positions = torch.randn(2, 3, 4), torch.arange(3)
+    away = positions.as_subclass(OnMPS)
+    assert torch.equal(Rotary().rotate(x, away), Rotary().rotate(x, positions))
+
+
+def test_tables_are_made_where_default_tensors_are() -> None:
+    with torch.device("meta"):
+        tables = [sinusoidal_positions(3, 4), alibi_slopes(4), alibi_bias(4, 3)]
+    assert {table.device.type for table in tables} == {"meta"}
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 def test_what_cannot_be_turned_is_refused() -> None:
     x, positions = torch.zeros(3, 4), torch.arange(3)

@@ -69,6 +69,7 @@ def small(**changes: object) -> ModelConfig:
         ({"tied": "no"}, "tied must be one of True, False, got 'no'"),
         ({"scaled": None}, "scaled must be one of True, False, got None"),
         ({"embedding_init": "xavier"}, "unknown initialization 'xavier'; known: inverse_sqrt"),
+        ({"embedding_init": ["unit"]}, r"unknown initialization \['unit'\]; known: inverse_sqrt"),
     ],
 )
 def test_config_refuses_and_names(changes: dict[str, object], message: str) -> None:

@@ -155,6 +155,6 @@ def fill_(
 
 def get_draw(name: str) -> Draw:
     """The row of the table with this name; ``ValueError`` with the known names if there is none."""
-    if name not in DRAWS:
+    if not isinstance(name, str) or name not in DRAWS:
         raise ValueError(f"unknown initialization {name!r}; known: {', '.join(DRAWS)}")
     return DRAWS[name]

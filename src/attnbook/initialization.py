@@ -235,7 +235,7 @@ def initialize(
         >>> round(model.blocks[0].attention.output.weight.std().item(), 4)   # 0.02/sqrt(16)
         0.005
     """
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
     if n_layers is not None and (type(n_layers) is not int or n_layers < 1):
         raise ValueError(f"n_layers must be a positive int, got {n_layers!r}")

@@ -95,7 +95,8 @@ def sliding_window_mask(
     if before < 0 or after < 0:
         raise ValueError(f"a window reaches 0 or more tokens, got before={before}, after={after}")
     everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return everything.tril(offset + after).triu(offset - before)
+    last, first = min(offset + after, n_keys), max(offset - before, -n_queries)
+    return everything.tril(last).triu(first)
 
 
 def padding_mask(lengths: Integer[Tensor, "batch"], n_keys: int) -> Bool[Tensor, "batch 1 1 keys"]:

@@ -56,9 +56,10 @@ def sinusoidal_positions(
     if n_positions < 0:
         raise ValueError(f"n_positions must not be negative, got {n_positions}")
     _check_layout(layout)
-    angle = _angles(torch.arange(n_positions), d_model, base)
+    positions = torch.arange(n_positions)
+    angle = _angles(positions, d_model, base)
     table = _join(angle.sin(), angle.cos(), layout)
-    return table.to(torch.get_default_dtype() if dtype is None else dtype)
+    return table.to(torch.get_default_dtype() if dtype is None else dtype).to(positions.device)
 
 
 class SinusoidalPositions(nn.Module):
@@ -233,7 +234,7 @@ class Rotary:
                 f"x has {x.shape[-2]} tokens but positions have shape {tuple(positions.shape)}"
             )
         angle = _angles(positions, x.shape[-1], self.base)
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        cos, sin = (table.to(x.dtype).to(x.device) for table in (angle.cos(), angle.sin()))
         return _join(cos, cos, self.layout), _join(-sin, sin, self.layout)
 
     def _turn(
@@ -348,17 +349,17 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, "heads"]:
         >>> alibi_slopes(4)
         tensor([0.2500, 0.0625, 0.0156, 0.0039])
     """
-    return _slopes(n_heads).to(torch.get_default_dtype())
+    return _slopes(n_heads).to(torch.get_default_dtype()).to(torch.get_default_device())
 
 
 def _slopes(n_heads: int) -> Float[Tensor, "heads"]:
-    """In float64."""
+    """In float64, and so on the CPU: not every device has it."""
     if n_heads < 1:
         raise ValueError(f"n_heads must be positive, got {n_heads}")
     power = 2 ** int(math.log2(n_heads))
     exponents = [8 * h / power for h in range(1, power + 1)]
     exponents += [4 * h / power for h in range(1, 2 * power, 2)]
-    return 2.0 ** -torch.tensor(exponents[:n_heads], dtype=torch.float64)
+    return 2.0 ** -torch.tensor(exponents[:n_heads], dtype=torch.float64, device="cpu")
 
 
 def alibi_bias(
@@ -408,21 +409,27 @@ def alibi_bias(
             f"{n_keys} keys"
         )
     # One row of all distances; each query sees a stretch of it, the last query the first stretch.
-    ahead = torch.arange(1 - n_keys, n_queries + 1)
+    ahead = torch.arange(1 - n_keys, n_queries + 1, device="cpu")
     line = _slopes(n_heads)[:, None] * (-ahead.abs() if bidirectional else ahead)
-    line = line.to(torch.get_default_dtype() if dtype is None else dtype).to(device)
+    line = line.to(torch.get_default_dtype() if dtype is None else dtype)
+    line = line.to(torch.get_default_device() if device is None else device)
     return line.as_strided((n_heads, n_queries, n_keys), (line.stride(0), 1, 1)).flip(1)
 
 
 def _angles(
     positions: Integer[Tensor, "tokens"], width: int, base: float
 ) -> Float[Tensor, "tokens half"]:
-    """Position times frequency, in float64: float32 would be off by 1e-3 at position 10,000."""
+    """Position times frequency, in float64: float32 would be off by 1e-3 at position 10,000.
+
+    On the positions' device, or on the CPU if that one (MPS) has no float64.
+    """
     if width < 2 or width % 2:
         raise ValueError(
             f"positions pair a sine with a cosine: the width must be even, got {width}"
         )
     _check_base(base)
+    if positions.device.type == "mps":
+        positions = positions.cpu()
     exponent = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width
     return positions[:, None] * base**-exponent
 
