@@ -16,7 +16,7 @@ QUICK_RESULTS = Path("_build", "benchmarks")
 # Memory otherwise goes back to the system and comes again, page by page: NumPy's at each step, that
 # of models which take turns now and then. Alone, no step of theirs waits for a page.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
-MODULES = ("attention", "training", "matrices", "probes")
+MODULES = ("attention", "training", "matrices", "threads", "probes")
 MUCH = 0.1
 """Others take so large a share of the cores: the numbers would be theirs."""
 
@@ -28,7 +28,13 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="does it run? README.md stays as it is"
     )
+    parser.add_argument(
+        "--tables", action="store_true", help="measure nothing: README.md from results/ alone"
+    )
     chosen = parser.parse_args()
+    if chosen.tables:
+        report.rewrite_readme(report.markdown(report.load(report.RESULTS)))
+        return
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)

@@ -16,6 +16,8 @@ BEGIN = "<!-- begin of the tables: make bench writes them -->"
 END = "<!-- end of the tables -->"
 OURS = "attnbook"
 LIMIT_GOAL, TRAINING_GOAL, PROBES_GOAL = 0.80, 1.0, 1.3
+DRAW = 0.995
+"""From here on up to its inverse, a ratio shows as 1.00."""
 
 
 def save(result: Result, path: Path) -> None:
@@ -41,6 +43,7 @@ def attention_text(result: Result) -> str:
     for mode in _modes(result):
         parts += [f"{mode}: our speed / theirs", _aligned(*_speed_table(result, mode))]
     parts += ["Over all sizes", _aligned(*_summary_table([result]))]
+    parts += ["Sizes in which the fastest peer is faster", _aligned(*_losses_table([result]))]
     parts += ["Peak memory, forward and backward, MiB", _aligned(*_memory_table(result))]
     return "\n\n".join(parts) + "\n"
 
@@ -66,6 +69,12 @@ def matrices_text(result: Result) -> str:
     return f"One matrix or three, {_setting(result)}\n\n{_aligned(*_matrices_table([result]))}\n"
 
 
+def threads_text(result: Result) -> str:
+    """The table of a run of ``benchmarks.threads``, for the terminal."""
+    heading = f"Time of the fused kernel / as started, {_setting(result)}"
+    return f"{heading}\n\n{_aligned(*_threads_table([result]))}\n"
+
+
 def markdown(results: list[Result]) -> str:
     """What stands between the markers in README.md."""
     attention = [r for r in results if r["benchmark"] == "attention"]
@@ -75,6 +84,8 @@ def markdown(results: list[Result]) -> str:
         parts += [
             "### Attention: median of the sizes, and the worst",
             _markdown(*_summary_table(attention)),
+            "### Attention: sizes in which the fastest peer is faster than ours",
+            _markdown(*_losses_table(attention)),
         ]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
@@ -82,6 +93,10 @@ def markdown(results: list[Result]) -> str:
     if matrices:
         parts += ["### W_Q, W_K and W_V: three matrices or one"]
         parts += [_markdown(*_matrices_table(matrices))]
+    threads = [r for r in results if r["benchmark"] == "threads"]
+    if threads:
+        parts += ["### Time of the fused kernel / its time as started"]
+        parts += [_markdown(*_threads_table(threads))]
     backprop = [r for r in results if r["benchmark"] == "backprop"]
     if backprop:
         parts += ["### Hand-derived gradients", _markdown(*_backprop_table(backprop))]
@@ -163,6 +178,36 @@ def _summary_table(results: list[Result]) -> tuple[Row, list[Row]]:
     return head, table
 
 
+def _losses_table(results: list[Result]) -> tuple[Row, list[Row]]:
+    """For each width, how many sizes are below ``DRAW``, and the median of all."""
+    widths = list(dict.fromkeys(row["d_model"] for row in results[0]["speed"]))
+    head = [
+        "mode",
+        "run",
+        *(f"width {width}" for width in widths),
+        "all",
+        "third quartile below 1, too",
+    ]
+    table = []
+    for result in results:
+        for mode in _modes(result):
+            ratios: dict[int, list[Sequence[float]]] = {width: [] for width in widths}
+            for row in result["speed"]:
+                if row["mode"] == mode:
+                    fastest = min(row["speed"].values(), key=lambda ratio: ratio[1])
+                    ratios[row["d_model"]].append(fastest)
+            every = [ratio for some in ratios.values() for ratio in some]
+            cells = [_lost(some) for some in (*ratios.values(), every)]
+            surely = sum(middle < DRAW and high < 1 for _, middle, high in every)
+            table.append([mode, _setting(result), *cells, str(surely)])
+    return head, table
+
+
+def _lost(ratios: list[Sequence[float]]) -> str:
+    middles = [middle for _, middle, _ in ratios]
+    return f"{sum(m < DRAW for m in middles)} of {len(middles)}, {median(middles):.2f}"
+
+
 def _memory_table(result: Result) -> tuple[Row, list[Row]]:
     rows = result["memory"]
     names = list(rows[0]["peak_bytes"])
@@ -176,13 +221,16 @@ def _memory_table(result: Result) -> tuple[Row, list[Row]]:
 
 def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
     head = ["model", "run", "parameters", "tokens/s", "ours / theirs", f"≥ {TRAINING_GOAL:.1f}"]
+    head += ["a step longer by, ms", "a step of one token longer by, ms"]
     table = []
     for result in results:
         for name, (_, rate, _) in result["tokens_per_second"].items():
             ratio = result["speed"].get(name)
             cells = [name, _setting(result), f"{result['parameters'][name]:,}", f"{rate:,.0f}"]
             reached = "yes" if ratio and ratio[1] >= TRAINING_GOAL else "no"
-            table.append([*cells, *((_quartiles(ratio, 3), reached) if ratio else ("–", "–"))])
+            cells += [_quartiles(ratio, 3), reached] if ratio else ["–", "–"]
+            longer = result.get("longer_by", {}).get(name)  # not in results up to 2026-11-23
+            table.append([*cells, *(map(_quartiles, longer) if longer else ("–", "–"))])
     return head, table
 
 
@@ -223,6 +271,18 @@ def _matrices_table(results: list[Result]) -> tuple[Row, list[Row]]:
             speeds = [row["speed"] for row in result["rows"] if row["mode"] == mode]
             table.append([mode, _setting(result), *map(_quartiles, speeds)])
     return head, table
+
+
+def _threads_table(results: list[Result]) -> tuple[Row, list[Row]]:
+    """A row for each size, a column for each setting of MKL's threads."""
+    started, *others = results[0]["rows"][0]["milliseconds"]
+    table = []
+    for result in results:
+        for row in result["rows"]:
+            cells = [row["mode"], _setting(result), str(row["d_model"]), str(row["tokens"])]
+            cells.append(f"{row['milliseconds'][started][1]:.3g}")
+            table.append([*cells, *(_quartiles(row["time"][name]) for name in others)])
+    return ["mode", "run", "width", "tokens", f"{started}, ms", *others], table
 
 
 def _setting(result: Result) -> str:

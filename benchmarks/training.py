@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -209,12 +210,18 @@ def check_equal(participants: list[Trainee], tolerance: float = 1e-4) -> None:
 
 
 def measure(*, seconds: float = 20.0, rounds: tuple[int, int] = (50, 300)) -> dict[str, Any]:
-    """Tokens per second of each, and ours divided by each peer's."""
+    """Tokens per second of each, ours divided by each peer's, and by how much ours takes longer.
+
+    The last also for a step of a single token: there little is left but what every step costs.
+    """
     before = environment()
     participants = trainees()
     check_equal(participants)
     calls = {trainee.name: _endless_steps(trainee) for trainee in participants}
     times = race(calls, seconds=seconds, rounds=rounds)
+    token = tuple(rows[:1, :1].contiguous() for rows in batches(1)[0])
+    single = {trainee.name: partial(trainee.step, *token) for trainee in participants}
+    single_times = race(single, seconds=seconds / 2, rounds=rounds)
     return {
         "benchmark": "training",
         "environment": before,
@@ -226,7 +233,11 @@ def measure(*, seconds: float = 20.0, rounds: tuple[int, int] = (50, 300)) -> di
             for t in participants
         },
         "tokens_per_second": {name: quartiles(BATCH * TOKENS / t) for name, t in times.items()},
-        "speed": {name: speed_ratio(times, OURS, name) for name in times if name != OURS},
+        "speed": {name: speed_ratio(times, OURS, name) for name in PEERS},
+        "longer_by": {
+            name: [quartiles(1e3 * (t[OURS] - t[name])) for t in (times, single_times)]
+            for name in PEERS
+        },
     }
 
 

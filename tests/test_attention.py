@@ -318,6 +318,13 @@ def test_keys_that_nobody_sees_may_hold_anything_finite(path: str) -> None:
     assert torch.equal(attend(path, query, other_key, other_value, mask), before)
 
 
+@in_every_dtype
+def test_the_smallest_logit_is_still_more_than_a_forbidden_one(dtype: torch.dtype) -> None:
+    logits = torch.full((1, 3), torch.finfo(dtype).min, dtype=dtype)
+    weights = attention_weights(logits, torch.tensor([True, False, True]))
+    assert weights.tolist() == [[0.5, 0, 0.5]]
+
+
 @pytest.mark.parametrize("held", [-math.inf, math.inf, math.nan])
 def test_rows_that_attend_to_nothing_may_hold_any_logits(held: float) -> None:
     logits = torch.full((2, 3), held, requires_grad=True)

@@ -1,12 +1,15 @@
 """The benchmarks run, compare like with like and write their tables. No times are tested."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from benchmarks import attention, backprop, matrices, probes, report, training
+from benchmarks import attention, backprop, matrices, probes, report, threads, training
 from benchmarks.contenders import OURS, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import race, speed_ratio, threads
+from benchmarks.timing import race, speed_ratio
+from benchmarks.timing import threads as threads_taken
 
 SMALLEST = Size(d_model=64, tokens=32, batch=1)
 PEERS = ["torch", "HF GPT-2", "x-transformers", "textbook"]
@@ -127,9 +130,22 @@ def test_reports_of_a_small_run():
     text = report.attention_text(slow) + report.training_text(steps)
     assert all(peer in text for peer in PEERS)
     page = report.markdown([slow, steps])
-    widths = {line.count("|") for line in page.splitlines() if line.startswith("| forward |")}
-    assert len(widths) == 1
+    tables = [part.splitlines() for part in page.split("\n\n") if part.startswith("|")]
+    assert [len({line.count("|") for line in table}) for table in tables] == [1] * 6
     assert "nanoGPT's configuration" in page
+
+
+def test_losses_are_counted_by_width():
+    ratios = [(64, (0.9, 0.99, 0.999)), (64, (0.9, 0.99, 1.1)), (64, (1.1, 1.2, 1.3))]
+    rows = [
+        {"mode": "forward", "d_model": d, "speed": {"one": ratio, "other": (1.3, 1.4, 1.5)}}
+        for d, ratio in [*ratios, (128, (0.98, 0.996, 0.999))]
+    ]
+    head, table = report._losses_table([{"speed": rows, "environment": MACHINE}])
+    assert head == ["mode", "run", "width 64", "width 128", "all", "third quartile below 1, too"]
+    assert table == [
+        ["forward", "Intel Xeon, 1 thread", "2 of 3, 0.99", "0 of 1, 1.00", "2 of 4, 0.99", "1"]
+    ]
 
 
 def test_the_page_shows_the_committed_results(tmp_path):
@@ -194,16 +210,39 @@ def test_one_matrix_computes_what_three_do(monkeypatch):
 def test_threads_are_what_the_environment_says(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     taken = torch.get_num_threads()
-    assert threads() == taken
+    assert threads_taken() == taken
     monkeypatch.setenv("OMP_NUM_THREADS", str(taken))
-    assert threads() == taken
+    assert threads_taken() == taken
     monkeypatch.setenv("OMP_NUM_THREADS", str(taken + 1))
     with pytest.raises(ValueError, match=rf"is {taken + 1}, but torch runs on {taken} threads"):
-        threads()
+        threads_taken()
+
+
+def test_a_row_of_settings_of_threads(monkeypatch):
+    monkeypatch.setattr(threads, "SIZES", (SMALLEST,))
+    result = threads.measure(seconds=0, rounds=(1, 1))
+    assert [row["mode"] for row in result["rows"]] == list(attention.MODES)
+    assert list(result["rows"][0]["time"]) == list(threads.settings(1))[1:]
+    assert "mkl_set_dynamic(false), ms" not in report.threads_text(result)
+    assert "as started, ms" in report.threads_text(result)
+    assert "### Time of the fused kernel" in report.markdown([result])
+
+
+def test_threads_that_torch_sets_are_what_both_settings_say():
+    made, mkl = threads.settings(torch.get_num_threads()), threads.library()
+    seen = {}
+    for name, setting in made.items():
+        setting()
+        seen[name] = (mkl.mkl_serv_get_dynamic(), mkl.MKL_Set_Num_Threads_Local(0))
+    made[threads.STARTED]()
+    assert seen["torch.set_num_threads"] == seen["both"] == (0, torch.get_num_threads())
+    assert seen[threads.STARTED] == (1, 0)
+    assert len(set(seen.values())) == 4
 
 
 def test_no_benchmark_sets_threads_in_torch():
     """It would slow the fused kernel, ours and theirs, but not the plain products."""
     sources = [path.read_text(encoding="utf-8") for path in report.HERE.glob("*.py")]
+    sources.remove(Path(threads.__file__).read_text(encoding="utf-8"))  # what it measures
     assert len(sources) > 5
     assert not [source for source in sources if "set_num_threads(" in source]

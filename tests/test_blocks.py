@@ -209,6 +209,20 @@ def test_block_hands_its_settings_on() -> None:
 # The decoder's block
 
 
+DECODER_DROPOUTS = [*DROPOUTS, "cross_attention", "cross_attention_residual"]
+
+
+@pytest.mark.parametrize("acting", DECODER_DROPOUTS)
+def test_each_dropout_of_a_decoder_acts(acting: str) -> None:
+    block = DecoderBlock(12, 3, 20, dropout=0.5)
+    assert {getattr(block, name).dropout for name in DECODER_DROPOUTS} == {0.5}
+    for name in set(DECODER_DROPOUTS) - {acting}:
+        getattr(block, name).dropout = 0.0
+    x, memory = torch.randn(2, 6, 12), torch.randn(2, 5, 12)
+    assert not torch.equal(block(x, memory), block(x, memory))
+    assert torch.equal(block.eval()(x, memory), block(x, memory))
+
+
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
 def test_decoder_block_is_its_three_parts(norm: NormPlace) -> None:
     block = with_random_vectors(DecoderBlock(12, 3, 20, norm=norm, d_memory=7))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnbook import ALiBi, KeyValueCache, MultiHeadAttention, Rotary
+from attnbook import ALiBi, EncoderBlock, KeyValueCache, MultiHeadAttention, Rotary
 from strategies import (
     POSITIONS,
     assert_near,
@@ -136,6 +136,31 @@ def test_call_that_fails_leaves_the_cache_as_it_was(path: str, held: int) -> Non
     assert len(cache) == held
     again = run(path, module, x[:, held:], causal=True, cache=cache)
     assert_near(again, run(path, module, x, causal=True)[:, held:])
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@on_both_paths
+def test_so_does_a_call_that_fails_in_its_last_step(path: str) -> None:
+    module, cache = MultiHeadAttention(8, 2), KeyValueCache()
+    handle = module.output.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(path, module, torch.randn(1, 3, 8), causal=True, cache=cache)
+    assert len(cache) == 0
+    handle.remove()
+    run(path, module, torch.randn(1, 3, 8), causal=True, cache=cache)
+    assert len(cache) == 3
+
+
+def test_so_does_a_block_that_is_interrupted() -> None:
+    block, cache = EncoderBlock(8, 2, 16), KeyValueCache()
+    block(torch.randn(1, 3, 8), causal=True, cache=cache)
+    block.feed_forward.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        block(torch.randn(1, 2, 8), causal=True, cache=cache)
+    assert len(cache) == 3
 
 
 @on_both_paths

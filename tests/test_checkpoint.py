@@ -10,7 +10,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from attnbook import Encoder, LanguageModel, ModelConfig, Transformer, TransformerConfig
+from attnbook import (
+    Encoder,
+    LanguageModel,
+    ModelConfig,
+    Transformer,
+    TransformerConfig,
+    checkpoint,
+)
 from attnbook.transformer import Model
 
 CONFIG = ModelConfig(7, 12, 3, 2, 20, max_tokens=9, norm="pre", position="learned", tied=False)
@@ -70,6 +77,61 @@ def test_file_has_the_usual_permissions(tmp_path: Path) -> None:
     LanguageModel(CONFIG).save(tmp_path / "m")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "m")}
     assert len(modes) == 1
+
+
+def test_every_setting_is_in_the_file(tmp_path: Path) -> None:
+    config = TransformerConfig(
+        *(7, 12, 3, 1, 20, 9, "deepnorm", False, "unit", False, 0.25, 1, "rotary", 50.0),
+        *("gelu", "qkv", False, False, 5, 2, 0),
+    )
+    plain = TransformerConfig(8)
+    for field in dataclasses.fields(config):
+        assert getattr(config, field.name) != getattr(plain, field.name), field.name
+    Transformer(config).save(tmp_path / "m")
+    assert Transformer.load(tmp_path / "m").config == config
+
+
+@pytest.mark.parametrize("missing", ["blocks.1.attention_residual.norm.bias", "output.weight"])
+def test_a_file_without_one_of_the_weights_is_refused(missing: str, tmp_path: Path) -> None:
+    LanguageModel(CONFIG).save(tmp_path / "m")
+    tensors, metadata = checkpoint.read(tmp_path / "m")
+    del tensors[missing]
+    checkpoint.write(tmp_path / "m", tensors, metadata)
+    with pytest.raises(ValueError, match=f"m does not fit together.*{missing}"):
+        LanguageModel.load(tmp_path / "m")
+
+
+def test_a_file_is_closed_to_others_while_it_is_written_and_on_disk_before_it_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {"x": torch.ones(1)}  # too few to be written before they must
+    checkpoint.write(tmp_path / "m", tensors, {})
+    (tmp_path / "m").chmod(0o600)
+    seen = []
+
+    def fsync(number: int) -> None:
+        found = os.fstat(number)
+        seen.append((stat.S_IMODE(found.st_mode), found.st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint.write(tmp_path / "m", tensors, {})
+    assert seen == [(0o600, (tmp_path / "m").stat().st_size)]
+
+
+def test_a_full_disk_leaves_the_good_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LanguageModel(CONFIG).save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        LanguageModel(CONFIG).save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -151,6 +213,16 @@ def test_a_block_that_is_used_twice_is_saved_twice(tmp_path: Path) -> None:
     loaded, ids = LanguageModel.load(tmp_path / "m"), torch.tensor([[1, 2, 3]])
     assert torch.equal(loaded(ids), model(ids))
     assert loaded.blocks[1] is not loaded.blocks[0]
+
+
+def test_weights_in_any_order_in_memory_are_saved(tmp_path: Path) -> None:
+    model = LanguageModel(CONFIG)
+    query = model.blocks[0].attention.query
+    query.weight = torch.nn.Parameter(query.weight.detach().T.contiguous().T)
+    assert not query.weight.is_contiguous()
+    model.save(tmp_path / "m")
+    loaded = LanguageModel.load(tmp_path / "m")
+    assert torch.equal(loaded.blocks[0].attention.query.weight, query.weight)
 
 
 def test_who_may_read_a_file_stays_as_it_was(tmp_path: Path) -> None:

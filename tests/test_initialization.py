@@ -153,10 +153,11 @@ def test_biases_are_zeros_except_torchs_and_norms_the_identity(scheme: str) -> N
             *(block.attention.query, block.attention.output),
             *(block.feed_forward.inner, block.feed_forward.outer),
         ):
-            if scheme == "torch_default":
-                assert 0.5 < linear.bias.abs().max() * math.sqrt(linear.in_features) <= 1
-            else:
+            if scheme != "torch_default":
                 assert not linear.bias.any()
+        wide = [block.feed_forward.inner, block.feed_forward.outer, block.attention.query]
+        for linear in wide if scheme == "torch_default" else []:
+            assert_drawn([linear.bias], uniform(1 / (3 * linear.in_features)))
         for norm in (block.attention_residual.norm, block.feed_forward_residual.norm):
             if isinstance(norm, nn.LayerNorm):
                 assert torch.equal(norm.weight, torch.ones(D))
@@ -165,9 +166,15 @@ def test_biases_are_zeros_except_torchs_and_norms_the_identity(scheme: str) -> N
 
 def test_norms_that_were_trained_start_again() -> None:
     model = language_model("gpt2")
-    nn.init.normal_(model.final_norm.weight)
+    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
     initialize(model, "gpt2")
-    assert torch.equal(model.final_norm.weight, torch.ones(D))
+    assert len(norms) == 2 * N + 1
+    for norm in norms:
+        assert torch.equal(norm.weight, torch.ones(D))
+        assert torch.equal(norm.bias, torch.zeros(D))
 
 
 def test_the_plain_scheme_is_how_a_model_is_made() -> None:
@@ -180,33 +187,46 @@ N_ENC, N_DEC = 2, 3
 
 
 def encoder_decoder(scheme: str) -> Transformer:
-    config = TransformerConfig(
-        V, D, n_heads=4, n_layers=N_ENC, n_decoder_layers=N_DEC, norm=NORM.get(scheme, "pre")
-    )
-    return initialize(Transformer(config), scheme, generator=Generator().manual_seed(1))
+    settings = {"n_heads": 4, "n_kv_heads": 2, "n_layers": N_ENC, "n_decoder_layers": N_DEC}
+    settings |= {"d_ff": F, "max_tokens": 300, "tied": False, "position": "learned"}
+    settings |= {"attention_bias": True, "target_vocab_size": V, "norm": NORM.get(scheme, "pre")}
+    model = Transformer(TransformerConfig(V, D, **settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    return initialize(model, scheme, generator=Generator().manual_seed(1))
 
 
 both = (N_ENC**4 * N_DEC) ** (1 / 16)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "encoder", "decoder"),
-    [
-        ("gpt2", 0.02 / math.sqrt(2 * N_ENC), 0.02 / math.sqrt(3 * N_DEC)),
-        ("deepnorm", 0.87 / both / math.sqrt(D), (12 * N_DEC) ** -0.25 / math.sqrt(D)),
-        ("t_fixup", 0.67 * N_ENC**-0.25 / math.sqrt(D), (9 * N_DEC) ** -0.25 / math.sqrt(D)),
-    ],
-)
-def test_encoder_and_decoder_each_have_their_own_factor(
-    scheme: str, encoder: float, decoder: float
-) -> None:
-    model = encoder_decoder(scheme)
-    spread = {"rel": 0.05}
-    for block in model.encoder_blocks:
-        assert block.attention.output.weight.std().item() == pytest.approx(encoder, **spread)
-    for block in model.decoder_blocks:
-        for attention in (block.attention, block.cross_attention):
-            assert attention.output.weight.std().item() == pytest.approx(decoder, **spread)
+# Which matrices have a factor, and that of a single stack, of the encoder and of the decoder.
+FACTORS = {
+    "gpt2": (("output", "outer"), (2 * N) ** -0.5, (2 * N_ENC) ** -0.5, (3 * N_DEC) ** -0.5),
+    "deepnorm": (INNER, BETA, 0.87 / both, (12 * N_DEC) ** -0.25),
+    "t_fixup": (INNER, FIXUP, 0.67 * N_ENC**-0.25, (9 * N_DEC) ** -0.25),
+}
+
+
+@pytest.mark.parametrize("scheme", EXPECTED)
+def test_encoder_and_decoder_each_have_their_own_factor(scheme: str) -> None:
+    model, single = encoder_decoder(scheme), EXPECTED[scheme]
+    roles, alone, in_encoder, in_decoder = FACTORS.get(scheme, ((), 1.0, 1.0, 1.0))
+    for blocks, factor in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
+        expected = some_times(factor / alone, single, *roles)
+        attentions = [part for part in blocks.modules() if isinstance(part, MultiHeadAttention)]
+        for role in ("query", "key", "value", "output"):
+            for one in attentions:
+                assert_drawn([getattr(one, role).weight], expected[role])
+        for role in ("inner", "outer"):
+            for block in blocks:
+                assert_drawn([getattr(block.feed_forward, role).weight], expected[role])
+    assert_drawn([model.output.weight], single["unembedding"])
+    depth = (N_DEC / N) ** -0.25 if scheme == "t_fixup" else 1.0
+    for embedding in (model.embedding, model.target_embedding):
+        assert_drawn([embedding.weight], times(depth, single["embedding"]))
+    for positions in (model.positions, model.target_positions):
+        assert_drawn([positions.table], single["positions"])
 
 
 def test_deepnorm_scales_each_stack_by_its_alpha() -> None:
@@ -220,11 +240,6 @@ def test_deepnorm_scales_each_stack_by_its_alpha() -> None:
         assert residual.scale == pytest.approx((3 * N_DEC) ** 0.25)
     alone = language_model("deepnorm").blocks[0].attention_residual
     assert alone.scale == pytest.approx((2 * N) ** 0.25)
-
-
-def test_t_fixup_scales_embeddings_by_the_decoders_depth() -> None:
-    std = encoder_decoder("t_fixup").embedding.weight.std().item()
-    assert std == pytest.approx((9 * N_DEC) ** -0.25 / math.sqrt(D), rel=0.03)
 
 
 def test_zero_output_makes_each_block_the_identity() -> None:
@@ -259,6 +274,7 @@ def test_wider_values_and_memories_count_as_they_are() -> None:
     initialize(attention, "lecun")
     assert attention.output.weight.std().item() == pytest.approx(120**-0.5, rel=0.03)
     initialize(attention, "small")
+    assert attention.query.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.03)
     assert attention.value.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.03)
 
 

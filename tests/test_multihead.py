@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnbook import (
     ALiBi,
+    KeyValueCache,
     MultiHeadAttention,
     Rotary,
     causal_mask,
@@ -528,6 +529,18 @@ def test_under_autocast_types_may_differ() -> None:
     module, x = MultiHeadAttention(8, 2).float(), torch.zeros(1, 3, 8, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert module(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("position", [None, Rotary(), ALiBi()])
+def test_under_autocast_positions_are_of_the_type_of_the_queries(
+    position: Rotary | ALiBi | None,
+) -> None:
+    module, x = MultiHeadAttention(8, 2, position=position).float(), torch.randn(1, 6, 8).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        output, cache = module(x, causal=True), KeyValueCache()
+        steps = [module(x[:, t : t + 1], causal=True, cache=cache) for t in range(6)]
+    torch.testing.assert_close(output.float(), module(x, causal=True), rtol=0, atol=0.1)
+    torch.testing.assert_close(torch.cat(steps, dim=1), output, rtol=0, atol=0.1)
 
 
 # Other projections

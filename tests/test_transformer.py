@@ -575,6 +575,35 @@ def test_top_k_draws_among_the_k_likeliest() -> None:
     torch.testing.assert_close(seen, expected, rtol=0, atol=5 * 0.5 / math.sqrt(4000))
 
 
+@pytest.mark.parametrize("top_k", [2, 6])
+def test_top_k_is_tempered_too_and_leaves_out_even_one(top_k: int) -> None:
+    seen, logits = frequencies(top_k=top_k, temperature=3.0)
+    best = logits.topk(top_k)
+    expected = torch.zeros(7).index_put((best.indices,), (best.values / 3).softmax(-1))
+    assert torch.equal(seen > 0, expected > 0)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=5 * 0.5 / math.sqrt(4000))
+
+
+def test_top_k_of_equal_logits_are_k() -> None:
+    model = LanguageModel(small(tied=False))
+    nn.init.zeros_(model.output.weight)
+    ids = torch.tensor([[1, 2]]).expand(500, 2)
+    drawn = model.generate(ids, 1, top_k=2, generator=Generator().manual_seed(5))
+    assert len(drawn[:, 2].unique()) == 2
+
+
+@pytest.mark.parametrize("model_class", [LanguageModel, Transformer])
+def test_generation_keeps_no_graph(model_class: type[LanguageModel | Transformer]) -> None:
+    model, ids = pair() if model_class is Transformer else LanguageModel(SMALL), torch.ones(1, 2)
+    kept = []
+    for part in model.modules():
+        part.register_forward_hook(lambda *given: kept.append(given[-1].requires_grad))
+    options = {"start_id": 1, "end_id": 0} if model_class is Transformer else {}
+    model.generate(ids.long(), n_tokens=2, **options)
+    assert len(kept) > 10
+    assert not any(kept)
+
+
 def test_more_than_the_vocabulary_is_everything() -> None:
     model, ids = LanguageModel(SMALL), torch.tensor([[1, 2]])
 
@@ -721,6 +750,36 @@ def test_dropout_also_acts_on_both_inputs_and_in_training_only() -> None:
 def test_source_and_target_do_not_share_learned_positions() -> None:
     model = pair(position="learned")
     assert model.positions is not model.target_positions
+    source, target = torch.tensor([[3, 6, 4]]), torch.tensor([[1, 2]])
+    model(source, target).sum().backward()
+    rows = [(table.grad != 0).any(-1).sum() for table in model.parameters() if len(table) == 9]
+    assert rows == [3, 2]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_both_embeddings_are_as_configured(scaled: bool) -> None:
+    model = pair(scaled=scaled, embedding_init="unit", target_vocab_size=500, d_model=120)
+    for embedding in (model.embedding, model.target_embedding):
+        assert embedding.factor == (math.sqrt(120) if scaled else 1)
+        assert embedding.weight.std().item() == pytest.approx(1.0, rel=0.1)
+
+
+def test_encoder_decoder_generates_without_dropout_and_stays_in_its_mode() -> None:
+    model, source = pair(dropout=0.5), torch.randint(1, 7, (20, 5))
+    options = {"start_id": 1, "end_id": 0, "n_tokens": 6}
+    first = model.generate(source, **options)
+    assert torch.equal(first, model.generate(source, **options))
+    assert all(part.training for part in model.modules())
+    model.eval().generate(source, **options)
+    assert not any(part.training for part in model.modules())
+
+
+def test_target_is_one_longer_than_what_is_read_of_it() -> None:
+    model, source = pair(), torch.tensor([[3, 6, 4]])
+    longest = torch.randint(1, 7, (1, PAIR.max_tokens + 1))
+    assert model.loss(source, longest).isfinite()
+    with pytest.raises(ValueError, match=f"at most {PAIR.max_tokens + 1} tokens"):
+        model.loss(source, torch.cat([longest, longest[:, :1]], dim=1))
 
 
 def test_what_stands_in_the_padding_changes_nothing() -> None:

@@ -116,11 +116,11 @@ def test_a_layer_there_and_back_again(dtype: torch.dtype) -> None:
 
 
 def test_dropouts_and_eps() -> None:
-    theirs = layer(attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.2, layer_norm_eps=1e-4)
+    theirs = layer(attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.2, layer_norm_eps=1e-12)
     ours = from_bert(theirs)
     assert (ours.attention.dropout, ours.feed_forward.dropout) == (0.1, 0.0)
     for residual in (ours.attention_residual, ours.feed_forward_residual):
-        assert (residual.dropout, residual.norm.eps) == (0.2, 1e-4)
+        assert (residual.dropout, residual.norm.eps) == (0.2, 1e-12)
 
 
 @pytest.mark.parametrize("bias", [False, "qkv", "output"])
