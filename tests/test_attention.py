@@ -336,6 +336,15 @@ def test_rows_that_attend_to_nothing_may_hold_any_logits(held: float) -> None:
 
 
 @on_both_paths
+def test_what_mask_and_bias_forbid_together_gives_zeros(path: str) -> None:
+    tensors = torch.randn(3, 2, 4).requires_grad_()
+    mask, bias = torch.tensor([True, False]), torch.tensor([-math.inf, 0.0])
+    output = attend(path, *tensors, mask, bias=bias)
+    assert not output.any()
+    assert not torch.autograd.grad(output.sum(), tensors)[0].any()
+
+
+@on_both_paths
 @in_every_dtype
 def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> None:
     tensors = torch.randn(3, 1, 2, 4, 8, dtype=dtype).requires_grad_()
@@ -419,11 +428,12 @@ def test_dropout_drops_weights_and_scales_up_the_rest() -> None:
     assert_near(output, weights @ value)
 
 
+@pytest.mark.parametrize("n_kv_heads", [2, 1])
 @pytest.mark.parametrize("masked", [False, True])
-def test_dropout_in_the_fused_path_keeps_the_mean(masked: bool) -> None:
-    query, key = torch.randn(2, 100, 4)
-    mask = torch.arange(100) < 90 if masked else None
-    sums = scaled_dot_product_attention(query, key, torch.ones(100, 1), mask, dropout=0.25)
+def test_dropout_in_the_fused_path_keeps_the_mean(masked: bool, n_kv_heads: int) -> None:
+    query, key = torch.randn(2, 100, 4), torch.randn(n_kv_heads, 100, 4)
+    mask, value = torch.arange(100) < 90 if masked else None, torch.ones(n_kv_heads, 100, 1)
+    sums = scaled_dot_product_attention(query, key, value, mask, dropout=0.25)
     assert sums.std() > 0.01
     assert sums.mean().item() == pytest.approx(1.0, abs=0.05)
 

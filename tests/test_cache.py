@@ -352,6 +352,13 @@ def test_cache_is_of_another_type() -> None:
     assert len(cache) == 3
 
 
+def test_values_in_a_cache_are_of_another_type() -> None:
+    cache, new = KeyValueCache(), torch.zeros(1, 2, 3, 4).float()
+    cache.keep(new, new.double())
+    with refused(TypeError, "the cache holds values of torch.float64, the new are torch.float32"):
+        cache.with_new(new, new)
+
+
 def test_cache_holds_the_tokens_themselves() -> None:
     module, cache, x = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(1, 3, 8)
     module(x, cache=cache)

@@ -116,6 +116,26 @@ def test_blocks_are_as_configured() -> None:
         assert block.feed_forward_residual.dropout == block.attention.dropout == 0.25
 
 
+@pytest.mark.parametrize("model_class", [Encoder, LanguageModel, Transformer])
+def test_dropout_reaches_every_part(model_class: type[Encoder | Transformer]) -> None:
+    config = pair if model_class is Transformer else lambda **how: model_class(small(**how))
+    parts = {
+        name: part.dropout
+        for name, part in config(dropout=0.25).named_modules()
+        if hasattr(part, "dropout")
+    }
+    assert set(parts.values()) == {0.25}
+    # The embeddings; in a block two parts and two residuals, in a decoder's three and three.
+    assert len(parts) == (1 + 2 * 4 + 6 if model_class is Transformer else 1 + 2 * 4)
+
+
+@pytest.mark.parametrize("config", [ModelConfig(7), TransformerConfig(7)])
+def test_a_config_does_not_change(config: ModelConfig) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.n_layers = 3
+    assert hash(config) == hash(dataclasses.replace(config))
+
+
 @pytest.mark.parametrize("model_class", [Encoder, LanguageModel])
 def test_rarer_choices_reach_the_blocks(model_class: type[Encoder]) -> None:
     changes = {"n_heads": 2, "n_kv_heads": 1, "position": "alibi", "activation": "gelu_tanh"}
@@ -745,6 +765,12 @@ def test_dropout_also_acts_on_both_inputs_and_in_training_only() -> None:
     assert torch.equal(model.encode(source), model.encode(source))
     decoded = (model.decode(target, memory, source) for _ in range(2))
     assert torch.equal(*decoded)
+
+
+def test_encoder_and_decoder_end_in_norms_of_their_own() -> None:
+    model = pair(norm="pre")
+    model.encoder_norm.weight.data.fill_(2.0)
+    assert torch.equal(model.decoder_norm.weight, torch.ones(12))
 
 
 def test_source_and_target_do_not_share_learned_positions() -> None:
