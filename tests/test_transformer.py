@@ -904,3 +904,14 @@ def test_encoder_decoder_refuses(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         call(pair(), torch.ones(2, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["start_id", "end_id"])
+@pytest.mark.parametrize("given", [-1, 5, 1.0, None])
+def test_start_and_end_are_ids_of_the_target(
+    given: object, name: str, without_shape_checks: None
+) -> None:
+    model, ids = pair(target_vocab_size=5), {"start_id": 1, "end_id": 2}
+    with pytest.raises(ValueError, match=f"^{name} must be an int in 0 … 4, got {given!r}$"):
+        model.generate(torch.ones(2, 3).long(), **ids | {name: given}, n_tokens=1)
+    assert model.generate(torch.ones(2, 3).long(), **ids | {name: 4}, n_tokens=1).shape == (2, 1)

@@ -482,8 +482,10 @@ class MultiHeadAttention(nn.Module):
             x: the tokens that ask.
             memory: the tokens that are asked (cross-attention); ``x`` if not given.
             mask: ``True`` = may attend; broadcasts to (batch, heads, queries, keys), the keys in
-                the cache among them. One mask for each sequence is ``mask[:, None]``. Where a
-                query may attend to nothing, its heads are zeros, and the output is the bias of
+                the cache among them. One mask for each sequence is ``mask[:, None]``; one of its
+                tokens, (batch, keys), is ``mask[:, None, None]``: as it is, it would be read as
+                (queries, keys). What is masked must be finite all the same: 0 · NaN is NaN. Where
+                a query may attend to nothing, its heads are zeros, and the output is the bias of
                 ``output``, if there is one.
             causal: also forbid looking ahead; with more keys than queries the last query sees
                 every key, with fewer it raises.

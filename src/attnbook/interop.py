@@ -607,8 +607,9 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
 
     Raises:
         TypeError: if ``module`` is of another class.
-        ValueError: if the configuration's ``rope_type`` is not ``"default"``, or the module has
-            parameters besides the four projections'.
+        ValueError: if the configuration's ``rope_parameters`` name no ``rope_type`` and
+            ``rope_theta``, or one other than ``"default"``, or the module has parameters besides
+            the four projections'.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
@@ -618,7 +619,12 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
         TypeError: expected LlamaAttention of transformers, got ...Linear
     """
     peer = _checked(module, "transformers", "LlamaAttention")
-    rope = peer.config.rope_parameters
+    rope = getattr(peer.config, "rope_parameters", None)
+    if not isinstance(rope, Mapping) or not {"rope_type", "rope_theta"} <= rope.keys():
+        raise ValueError(
+            f"LlamaAttention(rope_parameters={rope!r}): its configuration has to name rope_type "
+            f"and rope_theta, as transformers 5 does"
+        )
     _require(
         "LlamaAttention",
         rope_type=(rope["rope_type"], "default", "our frequencies are not scaled"),

@@ -39,7 +39,8 @@ def sinusoidal_positions(
     Args:
         n_positions: positions 0 … n_positions − 1.
         d_model: width, an even number.
-        base: the longest wavelength is almost ``2π · base`` tokens.
+        base: the wider the table, the nearer its longest wavelength is to ``2π · base`` tokens: it
+            is ``2π · base ** (1 - 2 / d_model)``.
         layout: ``"interleaved"`` or ``"half_split"``.
         dtype: type of the table; torch's default type if not given. It is computed in float64.
 
@@ -158,7 +159,8 @@ class Rotary:
 
     Args:
         layout: ``"half_split"`` or ``"interleaved"``.
-        base: the longest wavelength is almost ``2π · base`` tokens.
+        base: the wider a head, the nearer the longest wavelength is to ``2π · base`` tokens: it
+            is ``2π · base ** (1 - 2 / d_head)``.
 
     Raises:
         ValueError: if ``base`` is not positive or ``layout`` is neither of the two.

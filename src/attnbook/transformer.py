@@ -50,8 +50,7 @@ class ModelConfig:
             not given.
         position: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` (half-split), ``"alibi"``
             (bidirectional in an encoder) or ``"none"``.
-        rotary_base: of rotary positions; the longest wavelength is almost ``2π · rotary_base``
-            tokens.
+        rotary_base: of rotary positions, as in :class:`attnbook.position.Rotary`.
         activation: ``"relu"``, ``"gelu"`` (exact) or ``"gelu_tanh"``.
         attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
             ``"qkv"`` or ``"output"``.
@@ -661,17 +660,22 @@ class Transformer(Model):
 
         Args:
             source: token ids to read.
-            start_id: the target's first token.
-            end_id: ends a sequence; what follows it is filled with padding, or with ``end_id``
-                where the model has no padding.
+            start_id: the target's first token, of the target's vocabulary.
+            end_id: of the same; ends a sequence. What follows it is filled with padding, or with
+                ``end_id`` where the model has no padding.
             n_tokens: stop after so many.
 
         Returns:
             The targets without the start token, at most ``n_tokens`` long.
 
         Raises:
-            ValueError: if ``n_tokens`` is negative, or above ``max_tokens``.
+            ValueError: if ``start_id`` or ``end_id`` is no id of the target's vocabulary, or
+                ``n_tokens`` is negative or above ``max_tokens``.
         """
+        target_vocab = self.config.target_vocab_size or self.config.vocab_size
+        for name, given in (("start_id", start_id), ("end_id", end_id)):
+            if type(given) is not int or not 0 <= given < target_vocab:
+                raise ValueError(f"{name} must be an int in 0 … {target_vocab - 1}, got {given!r}")
         if n_tokens < 0:
             raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
         _check_length(n_tokens, self.config.max_tokens)

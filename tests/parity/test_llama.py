@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from compare import (
@@ -112,6 +114,17 @@ class TestRefused:
         rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": BASE}
         with pytest.raises(ValueError, match=r"LlamaAttention\(rope_type='linear'\): "):
             from_llama(attention(rope_parameters=rope))
+
+    @pytest.mark.parametrize("rope", [None, {"rope_type": "default"}])
+    def test_configurations_of_another_version(self, rope: dict[str, str] | None) -> None:
+        theirs = attention()
+        theirs.config.rope_parameters = rope
+        message = (
+            f"LlamaAttention(rope_parameters={rope}): its configuration has to name rope_type and "
+            f"rope_theta, as transformers 5 does"
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            from_llama(theirs)
 
     def test_scale(self) -> None:
         theirs = attention()
