@@ -17,6 +17,7 @@ from attnbook import (
     convert_rotary_weight,
     sinusoidal_positions,
 )
+from attnbook import position as position_module
 from attnbook.position import Layout
 from strategies import (
     assert_near,
@@ -526,6 +527,17 @@ def test_angles_need_no_device_with_float64() -> None:
     x, positions = torch.randn(2, 3, 4), torch.arange(3)
     away = positions.as_subclass(OnMPS)
     assert torch.equal(Rotary().rotate(x, away), Rotary().rotate(x, positions))
+
+
+def test_angles_of_elsewhere_come_to_where_they_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(2, 3, 4, device="meta")
+    assert Rotary().rotate(x, torch.arange(3)).device.type == "meta"
+    # As for MPS:
+    monkeypatch.setattr(position_module, "_angles", lambda *_: torch.zeros(3, 2, device="cpu"))
+    with torch.device("meta"):
+        assert sinusoidal_positions(3, 4).device.type == "meta"
 
 
 def test_tables_are_made_where_default_tensors_are() -> None:
