@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from benchmarks import report
 from benchmarks.timing import busy_share
 
@@ -38,7 +40,8 @@ def main() -> None:
     busy = busy_share()
     if busy is not None and busy > MUCH:
         print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
-    runs = [(module, n) for n in chosen.threads for module in MODULES]
+    modules = [name for name in MODULES if name != "threads" or torch.backends.mkl.is_available()]
+    runs = [(module, n) for n in chosen.threads for module in modules]
     for module, threads in [*runs, ("backprop", 1)]:
         command = [sys.executable, "-m", f"benchmarks.{module}"]
         command += ["--quick", "--to", str(QUICK_RESULTS)] if chosen.quick else []

@@ -25,10 +25,9 @@ def library() -> ctypes.CDLL:
     Raises:
         OSError: if this build of torch does not hold it.
     """
-    mkl = ctypes.CDLL(str(next(Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*"))))
-    if not hasattr(mkl, "MKL_Set_Dynamic"):
+    if not torch.backends.mkl.is_available():
         raise OSError("this build of torch does not hold MKL")
-    return mkl
+    return ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
 
 
 def settings(n_threads: int) -> dict[str, Callable[[], object]]:

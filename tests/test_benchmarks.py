@@ -218,6 +218,18 @@ def test_threads_are_what_the_environment_says(monkeypatch):
         threads_taken()
 
 
+needs_mkl = pytest.mark.skipif(
+    not torch.backends.mkl.is_available(), reason="sets MKL's threads, which only x86 builds hold"
+)
+
+
+def test_threads_of_another_library_are_not_measured(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    with pytest.raises(OSError, match="this build of torch does not hold MKL"):
+        threads.measure(seconds=0, rounds=(1, 1))
+
+
+@needs_mkl
 def test_a_row_of_settings_of_threads(monkeypatch):
     monkeypatch.setattr(threads, "SIZES", (SMALLEST,))
     result = threads.measure(seconds=0, rounds=(1, 1))
@@ -228,6 +240,7 @@ def test_a_row_of_settings_of_threads(monkeypatch):
     assert "### Time of the fused kernel" in report.markdown([result])
 
 
+@needs_mkl
 def test_threads_that_torch_sets_are_what_both_settings_say():
     made, mkl = threads.settings(torch.get_num_threads()), threads.library()
     seen = {}
