@@ -612,6 +612,15 @@ def test_top_k_of_equal_logits_are_k() -> None:
     assert len(drawn[:, 2].unique()) == 2
 
 
+def test_equal_logits_stay_equal_at_any_temperature() -> None:
+    model = LanguageModel(small(tied=False))
+    nn.init.zeros_(model.output.weight)
+    for temperature in (1e-3, 1e3):
+        ids = torch.tensor([[1, 2]]).expand(500, 2)
+        drawn = model.generate(ids, 1, temperature=temperature, generator=Generator())
+        assert len(drawn[:, 2].unique()) == 7
+
+
 @pytest.mark.parametrize("model_class", [LanguageModel, Transformer])
 def test_generation_keeps_no_graph(model_class: type[LanguageModel | Transformer]) -> None:
     model, ids = pair() if model_class is Transformer else LanguageModel(SMALL), torch.ones(1, 2)
