@@ -60,7 +60,8 @@ def sinusoidal_positions(
     positions = torch.arange(n_positions)
     angle = _angles(positions, d_model, base)
     table = _join(angle.sin(), angle.cos(), layout)
-    return table.to(torch.get_default_dtype() if dtype is None else dtype).to(positions.device)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return table.to(positions.device, dtype)
 
 
 class SinusoidalPositions(nn.Module):
@@ -236,7 +237,7 @@ class Rotary:
                 f"x has {x.shape[-2]} tokens but positions have shape {tuple(positions.shape)}"
             )
         angle = _angles(positions, x.shape[-1], self.base)
-        cos, sin = (table.to(x.dtype).to(x.device) for table in (angle.cos(), angle.sin()))
+        cos, sin = angle.cos().to(x), angle.sin().to(x)
         return _join(cos, cos, self.layout), _join(-sin, sin, self.layout)
 
     def _turn(
