@@ -155,6 +155,17 @@ def test_inner_dropout_drops_inner_values() -> None:
     assert_near(network.eval()(x), x)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
+def test_inner_dropout_comes_after_the_activation(activation: Activation) -> None:
+    network = FeedForward(12, 12, activation=activation, dropout=0.5)
+    nn.init.eye_(network.inner.weight)
+    nn.init.eye_(network.outer.weight)
+    x = torch.randn(100, 12)
+    kept = network(x)
+    whole = network.eval()(x)
+    assert_near(kept, torch.where(kept == 0, 0.0, 2 * whole))
+
+
 @both_places
 def test_dropout_acts_on_what_is_added_to_the_stream(norm: NormPlace) -> None:
     block, x = EncoderBlock(12, 3, 20, norm=norm), torch.randn(2, 6, 12)
@@ -242,6 +253,18 @@ def test_decoder_block_step_by_step_is_the_whole() -> None:
     x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 7)
     steps = [block(part, memory, cache=cache) for part in x.split([1, 3, 1], dim=1)]
     assert_near(torch.cat(steps, dim=1), block(x, memory))
+
+
+def test_decoder_block_step_by_step_does_not_see_what_its_masks_forbid() -> None:
+    block, cache = DecoderBlock(12, 3, 20), DecoderCache()
+    x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 12)
+    masks = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 1, 0, 1]]).bool()[:, None, None]
+    memory_mask = padding_mask(torch.tensor([6, 4]), 6)
+    ends = [(0, 1), (1, 4), (4, 5)]
+    steps = [block(x[:, i:j], memory, masks[..., :j], memory_mask, cache=cache) for i, j in ends]
+    whole = block(x, memory, masks, memory_mask)
+    assert_near(torch.cat(steps, dim=1), whole)
+    assert not torch.allclose(whole, block(x, memory, None, memory_mask))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])

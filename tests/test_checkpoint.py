@@ -205,6 +205,16 @@ def test_tables_of_positions_keep_their_type(tmp_path: Path) -> None:
     assert torch.equal(loaded(ids), model(ids))
 
 
+def test_so_do_both_tables_of_an_encoder_decoder(tmp_path: Path) -> None:
+    model = Transformer(PAIR)
+    model.embedding.bfloat16()
+    model.target_positions.float()
+    model.save(tmp_path / "m")
+    loaded = Transformer.load(tmp_path / "m")
+    assert loaded.positions.table.dtype == torch.get_default_dtype() == torch.float64
+    assert loaded.target_positions.table.dtype == torch.float32
+
+
 def test_a_block_that_is_used_twice_is_saved_twice(tmp_path: Path) -> None:
     model = LanguageModel(CONFIG)
     model.blocks[1] = model.blocks[0]

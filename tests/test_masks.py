@@ -56,6 +56,13 @@ def test_window_reaches_so_far_before_and_after_the_query(
     assert mask.tolist() == expected
 
 
+def test_long_masks_are_their_formulas() -> None:
+    i, j = torch.arange(300)[:, None], torch.arange(700)
+    assert torch.equal(causal_mask(300, 700), j <= i + 400)
+    window = sliding_window_mask(300, 700, before=150, after=2)
+    assert torch.equal(window, (j <= i + 402) & (j >= i + 250))
+
+
 @given(n_queries=counts, more=counts, before=st.integers(0, 13))
 def test_window_is_aligned_to_the_last_key_and_causal_by_default(
     n_queries: int, more: int, before: int

@@ -433,6 +433,31 @@ def test_cache_is_no_cache(parts: list[int], position: str) -> None:
 
 
 @positions
+def test_padding_stays_hidden_from_later_steps(position: str) -> None:
+    model = LanguageModel(small(position=position, n_heads=6, n_kv_heads=2))
+    ids, cache = torch.randint(7, (2, 9)), model.new_cache()
+    mask = torch.ones(2, 1, 1, 9, dtype=torch.bool)
+    mask[0, ..., :3], mask[1, ..., 2] = False, False
+    parts = [(0, 4), (4, 5), (5, 9)]
+    steps = [model(ids[:, i:j], mask[..., :j], cache=cache) for i, j in parts]
+    torch.testing.assert_close(torch.cat(steps, dim=1), model(ids, mask), rtol=0, atol=1e-12)
+
+
+@positions
+def test_long_sequences_are_no_other_than_short_ones(position: str) -> None:
+    model = LanguageModel(small(position=position, n_heads=2, max_tokens=700))
+    ids, cache = torch.randint(7, (1, 700)), model.new_cache()
+    whole = model(ids)
+    steps = [model(part, cache=cache) for part in ids.split([1, 600, 1, 98], dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=0, atol=1e-11)
+    other = ids.clone()
+    other[:, 650] = (ids[:, 650] + 1) % 7
+    changed = model(other)
+    assert torch.equal(changed[:, :650], whole[:, :650])
+    assert not torch.equal(changed[:, 650:], whole[:, 650:])
+
+
+@positions
 def test_call_that_fails_leaves_every_cache_as_it_was(position: str) -> None:
     model = LanguageModel(small(position=position, n_heads=2))
     ids, cache = torch.randint(7, (1, 5)), model.new_cache()
@@ -602,6 +627,15 @@ def test_top_k_is_tempered_too_and_leaves_out_even_one(top_k: int) -> None:
     expected = torch.zeros(7).index_put((best.indices,), (best.values / 3).softmax(-1))
     assert torch.equal(seen > 0, expected > 0)
     torch.testing.assert_close(seen, expected, rtol=0, atol=5 * 0.5 / math.sqrt(4000))
+
+
+def test_greedy_takes_the_likeliest_whatever_top_k() -> None:
+    model, ids = LanguageModel(small(tied=False)), torch.randint(7, (200, 3))
+    model.output.weight.data[6] *= 5  # so that the last token is among the likeliest
+    greedy = model.generate(ids, 2, temperature=0)
+    assert 0 < (greedy[:, 3] == 6).double().mean() < 1
+    for top_k in (1, 2, 6):
+        assert torch.equal(model.generate(ids, 2, temperature=0, top_k=top_k), greedy)
 
 
 def test_top_k_of_equal_logits_are_k() -> None:
@@ -782,6 +816,17 @@ def test_encoder_and_decoder_end_in_norms_of_their_own() -> None:
     assert torch.equal(model.decoder_norm.weight, torch.ones(12))
 
 
+def test_dropout_acts_on_embeddings_with_their_positions() -> None:
+    model, ids = pair(dropout=0.5), torch.randint(1, 7, (50, 9))
+    entering = []
+    for blocks in (model.encoder_blocks, model.decoder_blocks):
+        blocks[0].register_forward_pre_hook(lambda _, given: entering.append(given[0]))
+    model(ids, ids)
+    assert len(entering) == 2
+    for x in (*entering, LanguageModel(small(dropout=0.5)).input(ids)):
+        assert (x == 0).double().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 def test_source_and_target_do_not_share_learned_positions() -> None:
     model = pair(position="learned")
     assert model.positions is not model.target_positions
@@ -876,6 +921,21 @@ def test_generation_is_greedy_and_ends_each_sequence(padding_id: int | None) -> 
         filler = 2 if padding_id is None else 0
         assert row == expected + [filler] * (drawn.shape[1] - len(expected))
     assert len(lengths) > 1  # some end early
+
+
+def test_generation_ends_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ends = pair(max_tokens=200), torch.tensor([90, 150])
+
+    def decode(*_: object, cache: object) -> Tensor:
+        nonlocal ends
+        ends = ends - 1
+        return nn.functional.one_hot(torch.where(ends == 0, 2, 3), 7)[:, None]
+
+    monkeypatch.setattr(model, "decode", decode)
+    drawn = model.generate(torch.ones(2, 3).long(), start_id=1, end_id=2, n_tokens=200)
+    assert drawn.shape == (2, 150)
+    assert drawn[0].tolist() == [3] * 89 + [2] + [0] * 60
+    assert drawn[1].tolist() == [3] * 149 + [2]
 
 
 def test_generation_stops_when_all_have_ended() -> None:
