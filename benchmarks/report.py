@@ -194,8 +194,7 @@ def _losses_table(results: list[Result]) -> tuple[Row, list[Row]]:
             ratios: dict[int, list[Sequence[float]]] = {width: [] for width in widths}
             for row in result["speed"]:
                 if row["mode"] == mode:
-                    fastest = min(row["speed"].values(), key=lambda ratio: ratio[1])
-                    ratios[row["d_model"]].append(fastest)
+                    ratios[row["d_model"]].append(row["speed"][row["fastest_peer"]])
             every = [ratio for some in ratios.values() for ratio in some]
             cells = [_lost(some) for some in (*ratios.values(), every)]
             surely = sum(middle < DRAW and high < 1 for _, middle, high in every)

@@ -138,7 +138,8 @@ def test_reports_of_a_small_run():
 def test_losses_are_counted_by_width():
     ratios = [(64, (0.9, 0.99, 0.999)), (64, (0.9, 0.99, 1.1)), (64, (1.1, 1.2, 1.3))]
     rows = [
-        {"mode": "forward", "d_model": d, "speed": {"one": ratio, "other": (1.3, 1.4, 1.5)}}
+        {"mode": "forward", "d_model": d, "fastest_peer": "one"}
+        | {"speed": {"one": ratio, "other": (1.3, 1.4, 1.5)}}
         for d, ratio in [*ratios, (128, (0.98, 0.996, 0.999))]
     ]
     head, table = report._losses_table([{"speed": rows, "environment": MACHINE}])
