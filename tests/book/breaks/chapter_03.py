@@ -34,6 +34,8 @@ BREAKS = [
     # tokens no more alike than without positions
     ("qkv-louder-sinusoids", '({"position": "none"}, {}, ',
      '({"position": "none"}, {"position": "none"}, '),
+    # scaled as the others
+    ("qkv-louder-unscaled", '{}, {"scaled": False}))', "{}, {}))"),
     # sinusoids, with which one place fails
     ("qkv-ring-places", 'position="learned", max_tokens=8', "max_tokens=8"),
     # two matrices, which find the neighbour
