@@ -263,8 +263,20 @@ def test_missing_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a folder, not a file"):
-        LanguageModel.load(tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError, match=r"folder is a folder, not a file"):
+        LanguageModel.load(folder)
+    with pytest.raises(IsADirectoryError, match=r"folder is a folder, not a file"):
+        LanguageModel(CONFIG).save(folder)
+    assert [*tmp_path.rglob("*")] == [folder]
+
+
+def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
+    LanguageModel(CONFIG).save(tmp_path / "m")
+    before = torch.get_rng_state()
+    LanguageModel.load(tmp_path / "m")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:

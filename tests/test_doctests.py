@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import attnbook
+from attnbook import interop
 
+PUBLIC = {name: one for name in attnbook.__all__ if callable(one := getattr(attnbook, name))}
+PUBLIC |= {name: one for name, one in vars(interop).items() if name.startswith(("from_", "to_"))}
 MODULES = ["attnbook"] + [
     module.name for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.")
 ]
@@ -22,6 +25,8 @@ def test_every_docstring_example_runs(name: str) -> None:
     assert result.attempted == inspect.getsource(module).count(">>> ")
 
 
-@pytest.mark.parametrize("name", [n for n in attnbook.__all__ if callable(getattr(attnbook, n))])
-def test_everything_public_has_an_example(name: str) -> None:
-    assert ">>> " in inspect.getdoc(getattr(attnbook, name))
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_public_has_an_example_and_a_source(name: str) -> None:
+    text = inspect.getdoc(PUBLIC[name])
+    assert ">>> " in text
+    assert "Source: " in text or name == "Table"

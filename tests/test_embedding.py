@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook import TokenEmbedding
+from strategies import assert_gradients_are_finite_differences
 
 
 def one_hot(ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -37,6 +38,18 @@ def test_look_up_has_the_gradient_of_one_hot_times_weight() -> None:
     multiplied = torch.autograd.grad(product, embedding.weight, direction)[0]
     torch.testing.assert_close(looked_up, multiplied, rtol=0, atol=1e-15)
     assert torch.equal(looked_up[[2, 3, 4]], torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_gradients_are_those_of_finite_differences(scaled: bool) -> None:
+    embedding, ids = TokenEmbedding(4, 3, scaled=scaled), torch.tensor([[1, 1, 3], [0, 1, 3]])
+    hidden = torch.randn(2, 3, 3, requires_grad=True)
+    assert_gradients_are_finite_differences(lambda: embedding(ids), embedding.weight)
+    leaves = hidden, embedding.weight
+    assert_gradients_are_finite_differences(lambda: embedding.logits(hidden), *leaves)
+    assert_gradients_are_finite_differences(
+        lambda: embedding.logits(embedding(ids).tanh()), embedding.weight
+    )
 
 
 @pytest.mark.parametrize("d_model", [1, 16, 50])
@@ -92,10 +105,21 @@ def test_ids_that_are_no_integers_are_refused(dtype: torch.dtype) -> None:
         TokenEmbedding(7, 4)(torch.ones(3, dtype=dtype))
 
 
-@pytest.mark.parametrize(("vocab_size", "d_model"), [(0, 4), (7, 0), (-1, 4)])
-def test_sizes_must_be_positive(vocab_size: int, d_model: int) -> None:
-    with pytest.raises(ValueError, match=f"must be positive, got {vocab_size} and {d_model}"):
-        TokenEmbedding(vocab_size, d_model)
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("size", [0, -1, 4.0])
+@pytest.mark.parametrize("name", ["vocab_size", "d_model"])
+def test_sizes_must_be_positive(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a positive integer, got {size}$"):
+        TokenEmbedding(**({"vocab_size": 7, "d_model": 4} | {name: size}))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_hidden_states_of_another_width_or_type_are_refused() -> None:
+    embedding = TokenEmbedding(7, 4)
+    with pytest.raises(ValueError, match=r"^hidden must have shape \(…, 4\), got \(2, 3\)$"):
+        embedding.logits(torch.zeros(2, 3))
+    with pytest.raises(TypeError, match=r"^hidden must be of floating type, got .* torch.int64$"):
+        embedding.logits(torch.zeros(2, 4, dtype=torch.int64))
 
 
 def test_unknown_init_is_refused_with_the_known_names() -> None:

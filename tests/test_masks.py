@@ -260,9 +260,18 @@ def test_no_keys_at_all_is_a_mask_too() -> None:
     assert padding_mask(torch.zeros(2, dtype=torch.int64), 0).shape == (2, 1, 1, 0)
 
 
-def test_padded_length_is_not_negative() -> None:
-    with refused(ValueError, "n_keys must not be negative, got -1"):
-        padding_mask(torch.zeros(0, dtype=torch.int64), -1)
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("n_keys", [-1, 2.5, 3.0, True, None])
+def test_padded_length_is_a_number_of_keys(n_keys: int) -> None:
+    with refused(ValueError, f"n_keys must be an integer, 0 or more, got {n_keys}"):
+        padding_mask(torch.zeros(0, dtype=torch.int64), n_keys)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("padding_id", [0.5, 0.0, None, True])
+def test_padding_is_an_id(padding_id: int) -> None:
+    with refused(ValueError, f"padding_id must be an integer, got {padding_id}"):
+        token_mask(torch.zeros(1, 2, dtype=torch.int64), padding_id)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.uint64])

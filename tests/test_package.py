@@ -2,6 +2,7 @@ import subprocess
 import sys
 from importlib.metadata import distributions, metadata
 from pathlib import Path
+from statistics import median
 
 import pytest
 from packaging.requirements import Requirement
@@ -23,6 +24,23 @@ def test_import_brings_nothing_of_the_books() -> None:
         *("IPython", "jupyter_core", "ipykernel", "nbformat", "matplotlib"),
         *("tokenizers", "transformers", "keras", "beartype", "sphinx"),
     }
+
+
+IMPORT = """
+from time import process_time
+
+start = process_time()
+import torch
+middle = process_time()
+import attnbook
+print((process_time() - start) / (middle - start))
+"""
+
+
+def test_import_takes_little_longer_than_torchs() -> None:
+    command = [sys.executable, "-c", IMPORT]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
+    assert 1 < median(float(run.stdout) for run in runs) <= 1.15
 
 
 def test_everything_public_is_there_and_documented() -> None:
@@ -60,10 +78,10 @@ for queries in (1, 3, 5):
     torch.testing.assert_close(attend(q, k), expected)
 
 model = LanguageModel(ModelConfig(10, d_model=16, position="rotary")).eval()
-ids, cache = torch.randint(10, (1, 6)), model.new_cache()
+ids, cache = torch.randint(10, (1, 12)), model.new_cache()
 step = torch.compile(lambda part: model(part, cache=cache), **whole)
-with torch.no_grad():
-    steps = torch.cat([step(part) for part in ids.split(2, dim=1)], dim=1)
+with torch.no_grad():  # more steps than dynamo would compile one by one
+    steps = torch.cat([step(part) for part in ids.split(1, dim=1)], dim=1)
     torch.testing.assert_close(steps, model(ids))
 
 model = LanguageModel(ModelConfig(10, d_model=16, position="alibi")).eval()
@@ -76,6 +94,9 @@ exported = torch.export.export(model, (ids[:, :6],), dynamic_shapes=tokens).modu
 torch.testing.assert_close(exported(ids), model(ids))
 
 torch.testing.assert_close(torch.compile(model.loss, **whole)(ids, ids), model.loss(ids, ids))
+
+lengths = torch.tensor([2, 5])
+assert torch.compile(padding_mask, **whole)(lengths, 6).equal(padding_mask(lengths, 6))
 
 class Cross(torch.nn.Module):
     def __init__(self):

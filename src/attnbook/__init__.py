@@ -9,7 +9,9 @@ Shapes are written in the types, with one vocabulary for the whole package:
 ``heads``     attention heads, ``d_head`` numbers each
 ``d_model``   width of a token's vector between the layers
 ``vocab``     number of different tokens
-``...``       any number of leading dimensions, the same in every argument
+``...``       any number of leading dimensions: the same in query, key and
+              value (but for grouped heads), and what broadcasts to them in
+              a mask
 ============  =============================================================
 
 A mask is boolean and ``True`` means *may attend*, as in

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnbook.checks import check_boolean, check_dropout
+from attnbook.checks import check_boolean, check_dropout, check_floating, check_kind, check_sizes
 from attnbook.draw import draw_
 from attnbook.masks import causal_mask, combine_masks
 from attnbook.position import ALiBi, Rotary
@@ -222,7 +222,10 @@ class KeyValueCache:
     and finds those before it here. Make one for each attention and each run, and pass it to
     :class:`MultiHeadAttention` at every step. ``key`` and ``value`` have the shapes (batch,
     kv_heads, keys, d_head) and (batch, kv_heads, keys, d_value), and are ``None`` while the cache
-    is empty.
+    is empty. What was computed without gradients stays without: to the later steps it is a
+    constant. (With activation checkpointing, which runs each step twice, use no cache.)
+
+    Source: Shazeer 2019, section 2.4: incremental attention.
 
     Example:
         >>> attention, cache = MultiHeadAttention(16, 2), KeyValueCache()
@@ -256,6 +259,13 @@ class KeyValueCache:
         Raises:
             TypeError: if they are of another type than what the cache holds.
             ValueError: if batch, heads or widths are not those of what the cache holds.
+
+        Example:
+            >>> cache, new = KeyValueCache(), torch.randn(1, 2, 3, 4)
+            >>> cache.keep(*cache.with_new(new, new))
+            >>> key, value = cache.with_new(new, new)
+            >>> len(cache), key.shape
+            (3, torch.Size([1, 2, 6, 4]))
         """
         if self.key is not None and self.value is not None:
             for name, held, new in (("keys", self.key, key), ("values", self.value, value)):
@@ -396,9 +406,7 @@ class MultiHeadAttention(nn.Module):
         check_dropout(dropout)
         if position is not None and not isinstance(position, Rotary | ALiBi):
             raise TypeError(f"position must be a Rotary(), an ALiBi() or None, got {position!r}")
-        for name, size in (("d_model", d_model), ("n_heads", n_heads)):
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        check_sizes(d_model=d_model, n_heads=n_heads)
         if d_head is None:
             if d_model % n_heads:
                 raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
@@ -406,11 +414,7 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         d_value = d_head if d_value is None else d_value
         d_memory = d_model if d_memory is None else d_memory
-        sizes = {"n_kv_heads": n_kv_heads, "d_head": d_head, "d_value": d_value}
-        sizes["d_memory"] = d_memory
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        check_sizes(n_kv_heads=n_kv_heads, d_head=d_head, d_value=d_value, d_memory=d_memory)
         if n_heads % n_kv_heads:
             raise ValueError(
                 f"n_kv_heads must divide n_heads, got {n_kv_heads} key heads for {n_heads} heads"
@@ -492,13 +496,15 @@ class MultiHeadAttention(nn.Module):
             cache: in self-attention, ``x`` are the tokens after those in the cache, and are added
                 to it; a call that raises leaves it as it was. Several at a time still need
                 ``causal=True``. In cross-attention the cache keeps the keys and values of the
-                memory, so that later steps with the same memory do not compute them again.
+                memory, so that later steps with the same memory do not compute them again: one
+                that was changed in place meanwhile is not noticed.
             return_weights: return ``(output, weights)``, the weights of each head, in training
                 after dropout.
 
         Raises:
             TypeError: if ``x`` or ``memory`` is not of the weights' floating type (except under
-                ``torch.autocast``), the cache is of another one, or the mask is not boolean.
+                ``torch.autocast``), the cache is of another one or no cache, or the mask is not
+                boolean.
             ValueError: if the shape of ``x``, ``memory`` or the mask does not fit; the cache is of
                 another batch, of other sizes or of another memory; positions meet a memory; or
                 causal ALiBi is used without ``causal``.
@@ -514,6 +520,8 @@ class MultiHeadAttention(nn.Module):
                 )
         elif self.d_memory != self.d_model:
             raise ValueError(f"a memory of width {self.d_memory} is needed, x has {x.shape[-1]}")
+        if cache is not None:
+            check_kind("cache", cache, KeyValueCache)
         q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
         if memory is None:
             k, v = self._keys_and_values(x)
@@ -594,6 +602,7 @@ class MultiHeadAttention(nn.Module):
         return x.view(batch, tokens, n_heads, width // n_heads).transpose(1, 2)
 
     def _check_tokens(self, name: str, tokens: Tensor, width: int) -> None:
+        check_kind(name, tokens, Tensor)
         if tokens.dim() != 3 or tokens.shape[-1] != width:
             raise ValueError(
                 f"{name} must have shape (batch, tokens, {width}), got {tuple(tokens.shape)}"
@@ -601,7 +610,7 @@ class MultiHeadAttention(nn.Module):
         weight = getattr(self.query, "weight", None)
         if tokens.dtype == getattr(weight, "dtype", None):
             return
-        _check_types(**{name: tokens})
+        check_floating(name, tokens)
         if not isinstance(weight, Tensor) or not weight.is_floating_point():
             return  # wrapped or quantized, a projection judges for itself
         if not torch.is_autocast_enabled(tokens.device.type):
@@ -619,8 +628,7 @@ def _check_types(**tensors: Tensor) -> None:
     """All of floating type, and of the same one."""
     (first, reference), *_ = tensors.items()
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must be of floating type, got a tensor of {tensor.dtype}")
+        check_floating(name, tensor)
         if tensor.dtype != reference.dtype:
             raise TypeError(f"{first} is {reference.dtype} but {name} is {tensor.dtype}")
 
@@ -659,11 +667,14 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
 
 def _check_broadcast(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
     if not _fits(tensor.shape, shape):
-        by_sequence = tensor.dim() == 3 and _fits((len(tensor), 1, *tensor.shape[1:]), shape)
+        hint, given = "", tuple(tensor.shape)
+        if len(given) == 3 and _fits((given[0], 1, *given[1:]), shape):
+            hint = f"; one for each sequence is {name}[:, None]"
+        elif len(given) == 2 and len(shape) == 4 and given == (shape[0], shape[-1]):
+            hint = f"; of each sequence's keys it is {name}[:, None, None]"
         raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' shape "
-            f"(…, queries, keys) = {tuple(shape)}"
-            + (f"; one for each sequence is {name}[:, None]" if by_sequence else "")
+            f"{name} of shape {given} does not broadcast to the logits' shape "
+            f"(…, queries, keys) = {tuple(shape)}{hint}"
         )
 
 

@@ -14,7 +14,7 @@ from attnbook.attention import (
     ProjectionBias,
     restored_on_error,
 )
-from attnbook.checks import check_dropout
+from attnbook.checks import check_dropout, check_floating, check_kind, check_sizes
 from attnbook.draw import draw_
 from attnbook.position import ALiBi, Rotary
 
@@ -67,10 +67,10 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if d_model < 1 or d_ff < 1:
-            raise ValueError(f"d_model and d_ff must be positive, got {d_model} and {d_ff}")
+        check_sizes(d_model=d_model, d_ff=d_ff)
         _check_choice("activation", activation, Activation)
         check_dropout(dropout)
+        self.d_model = d_model
         self.activation = activation
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
@@ -81,7 +81,13 @@ class FeedForward(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Apply the network to each token alone."""
+        """Apply the network to each token alone.
+
+        Raises:
+            TypeError: if ``x`` is not a tensor of floating type.
+            ValueError: if it is not d_model wide.
+        """
+        check_floating("x", x, self.d_model)
         inner = ACTIVATIONS[self.activation](self.inner(x))
         output: Tensor = self.outer(torch.dropout(inner, self.dropout, self.training))
         return output
@@ -107,6 +113,10 @@ class Residual(nn.Module):
         bias: the LayerNorm adds a bias.
         dropout: on what is added, in training.
 
+    Raises:
+        ValueError: if a size is not positive, ``norm`` is none of the three, ``dropout`` is not in
+            [0, 1), or a ``scale`` other than 1 meets another place than ``"post"``.
+
     Source: Xiong et al. 2020, figure 1; Wang et al. 2022 (DeepNet), section 3, for α.
 
     Example:
@@ -126,6 +136,7 @@ class Residual(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_sizes(d_model=d_model)
         _check_choice("norm", norm, NormPlace)
         check_dropout(dropout)
         if scale != 1 and norm != "post":
@@ -218,6 +229,7 @@ class EncoderBlock(nn.Module):
                 dropout=dropout,
             )
 
+        self.d_model = d_model
         self.attention = MultiHeadAttention(
             d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, dropout=dropout, position=position
         )
@@ -235,7 +247,10 @@ class EncoderBlock(nn.Module):
         causal: bool = False,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Run the block on ``x``; the rest as in ``MultiHeadAttention``."""
+        """Run the block on ``x``; the rest, and what is refused, as in ``MultiHeadAttention``."""
+        check_floating("x", x, self.d_model)
+        if cache is not None:
+            check_kind("cache", cache, KeyValueCache)
         with restored_on_error([] if cache is None else [cache]):
             x = self.attention_residual(
                 x, lambda y: self.attention(y, mask=mask, causal=causal, cache=cache)
@@ -246,6 +261,10 @@ class EncoderBlock(nn.Module):
 
 class DecoderCache:
     """What a :class:`DecoderBlock` has seen: its own tokens, and the memory.
+
+    Two :class:`attnbook.attention.KeyValueCache`, ``attention`` and ``cross_attention``.
+
+    Source: as :class:`attnbook.attention.KeyValueCache`.
 
     Example:
         >>> cache = DecoderCache()
@@ -329,6 +348,7 @@ class DecoderBlock(nn.Module):
                 dropout=dropout,
             )
 
+        self.d_model = d_model
         self.attention = MultiHeadAttention(
             d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias, dropout=dropout, position=position
         )
@@ -360,7 +380,14 @@ class DecoderBlock(nn.Module):
             memory_mask: which tokens of the memory may be attended to.
             cache: see :class:`DecoderCache`; ``x`` then are the tokens after those in it. A call
                 that raises leaves it as it was.
+
+        Raises:
+            TypeError: if ``cache`` is no ``DecoderCache``; and as ``MultiHeadAttention``.
+            ValueError: as ``MultiHeadAttention``.
         """
+        check_floating("x", x, self.d_model)
+        if cache is not None:
+            check_kind("cache", cache, DecoderCache)
         caches = [] if cache is None else [cache.attention, cache.cross_attention]
         own, cross = caches or (None, None)
         with restored_on_error(caches):

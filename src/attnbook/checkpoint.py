@@ -18,6 +18,10 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     permissions of the file that was there are kept. Tensors that share memory are written one by
     one.
 
+    Raises:
+        IsADirectoryError: if ``path`` is a folder.
+        FileNotFoundError: if there is no such folder to write into.
+
     Example:
         >>> import tempfile, torch
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -26,6 +30,8 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         ({'x': tensor([1., 1.])}, {'by': 'me'})
     """
     path = Path(path).resolve()  # of a link, the file that it points to
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent}")
     data = safetensors.torch.save(_apart(tensors), metadata)
@@ -58,10 +64,11 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises:
         FileNotFoundError: if there is no such file.
+        IsADirectoryError: if it is a folder.
         ValueError: if it is not a whole safetensors file.
     """
     if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder, not a file")
+        raise IsADirectoryError(f"{path} is a folder, not a file")
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:

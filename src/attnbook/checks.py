@@ -1,5 +1,7 @@
 """Arguments that several rooms refuse in the same words."""
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,81 @@ def check_integer(name: str, tensor: Tensor) -> None:
     kind = tensor.dtype
     if kind.is_floating_point or kind.is_complex or kind == torch.bool:
         raise TypeError(f"{name} must be integers, got a tensor of {kind}")
+
+
+def check_kind(name: str, given: object, kind: type) -> None:
+    """Refuse an object of another class.
+
+    Raises:
+        TypeError: names the argument and both classes.
+
+    Example:
+        >>> check_kind("x", [1.0, 2.0], Tensor)
+        Traceback (most recent call last):
+        TypeError: x must be a Tensor, got a list
+    """
+    if not isinstance(given, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got a {type(given).__name__}")
+
+
+def check_floating(name: str, tensor: Tensor, width: int | None = None) -> None:
+    """Refuse what is no tensor of floating type, or not of this width.
+
+    Raises:
+        TypeError: names the argument and the type.
+        ValueError: names the argument and both shapes.
+
+    Example:
+        >>> check_floating("x", torch.zeros(3, 5), 4)
+        Traceback (most recent call last):
+        ValueError: x must have shape (…, 4), got (3, 5)
+    """
+    check_kind(name, tensor, Tensor)
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be of floating type, got a tensor of {tensor.dtype}")
+    if width is not None and tensor.shape[-1:] != (width,):
+        raise ValueError(f"{name} must have shape (…, {width}), got {tuple(tensor.shape)}")
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse what is no size: a number of heads, a width.
+
+    Raises:
+        ValueError: names the first that is not positive, or no integer.
+
+    Example:
+        >>> check_sizes(d_model=8, n_heads=0)
+        Traceback (most recent call last):
+        ValueError: n_heads must be a positive integer, got 0
+    """
+    for name, size in sizes.items():
+        if not is_integer(size) or size < 1:
+            raise ValueError(f"{name} must be a positive integer, got {size!r}")
+
+
+def check_count(name: str, count: int) -> None:
+    """Refuse what is no number of things: of keys, of positions.
+
+    Raises:
+        ValueError: if it is negative, or no integer.
+
+    Example:
+        >>> check_count("n_keys", -1)
+        Traceback (most recent call last):
+        ValueError: n_keys must be an integer, 0 or more, got -1
+    """
+    if not is_integer(count) or count < 0:
+        raise ValueError(f"{name} must be an integer, 0 or more, got {count!r}")
+
+
+def is_integer(number: object) -> bool:
+    """Python's, NumPy's, or a size that ``torch.export`` leaves open; ``True`` is none.
+
+    Example:
+        >>> is_integer(3), is_integer(3.0), is_integer(True)
+        (True, False, False)
+    """
+    return isinstance(number, Integral | torch.SymInt) and not isinstance(number, bool)
 
 
 def check_dropout(dropout: float) -> None:

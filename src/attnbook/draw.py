@@ -123,6 +123,8 @@ def draw_(
     Raises:
         ValueError: if the name is unknown.
 
+    Source: that of each draw stands in its row of :data:`DRAWS`.
+
     Example:
         >>> weight = draw_(torch.empty(1000, 100), "inverse_sqrt", fan_in=1000, fan_out=100)
         >>> round(weight.std().item(), 2)   # 1/sqrt(100)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import check_integer
+from attnbook.checks import check_floating, check_integer, check_sizes
 from attnbook.draw import draw_
 
 
@@ -48,9 +48,7 @@ class TokenEmbedding(nn.Module):
         init: str = "inverse_sqrt",
     ) -> None:
         super().__init__()
-        if vocab_size < 1 or d_model < 1:
-            given = f"{vocab_size} and {d_model}"
-            raise ValueError(f"vocab_size and d_model must be positive, got {given}")
+        check_sizes(vocab_size=vocab_size, d_model=d_model)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.factor = math.sqrt(d_model) if scaled else 1.0
         draw_(self.weight, init, fan_in=vocab_size, fan_out=d_model)
@@ -92,6 +90,10 @@ class TokenEmbedding(nn.Module):
         This is weight tying. The factor sqrt(d_model) is *not* applied here; it belongs to the
         input side only.
 
+        Raises:
+            TypeError: if ``hidden`` is not of floating type.
+            ValueError: if it is of another width.
+
         Source: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
 
         Example:
@@ -99,6 +101,7 @@ class TokenEmbedding(nn.Module):
             >>> embedding.logits(torch.zeros(2, 5, 64)).shape
             torch.Size([2, 5, 1000])
         """
+        check_floating("hidden", hidden, self.weight.shape[1])
         return F.linear(hidden, self.weight)
 
     def extra_repr(self) -> str:

@@ -228,6 +228,8 @@ def initialize(
             where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms.
         TypeError: if the model has a parameter that belongs to nothing this package knows.
 
+    Source: that of each scheme stands in its row of :data:`SCHEMES`.
+
     Example:
         >>> from attnbook import LanguageModel, ModelConfig
         >>> model = LanguageModel(ModelConfig(vocab_size=100, d_model=128, n_layers=8))

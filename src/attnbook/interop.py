@@ -400,6 +400,12 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | EncoderBlock:
     Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
 
     Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=128)
+        >>> theirs = BertModel(config).eval().encoder.layer[0]
+        >>> ours, x = from_bert(theirs), torch.randn(2, 5, 64)
+        >>> torch.allclose(ours(x), theirs(x), atol=1e-5)
+        True
         >>> from_bert(nn.Linear(2, 2))
         Traceback (most recent call last):
         TypeError: expected BertAttention or BertLayer of transformers, got ...Linear
@@ -528,6 +534,11 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention:
     Source: transformers 5.23.0, ``models/gpt2/modeling_gpt2.py`` and ``pytorch_utils.py``.
 
     Example:
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> theirs = GPT2Model(GPT2Config(n_embd=64, n_head=4, n_layer=1)).eval().h[0].attn
+        >>> ours, x = from_gpt2(theirs), torch.randn(2, 5, 64)
+        >>> torch.allclose(ours(x, causal=True), theirs(x)[0], atol=1e-5)
+        True
         >>> from_gpt2(nn.Linear(2, 2))
         Traceback (most recent call last):
         TypeError: expected GPT2Attention of transformers, got ...Linear
@@ -614,6 +625,13 @@ def from_llama(module: nn.Module) -> MultiHeadAttention:
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
     Example:
+        >>> from transformers import LlamaConfig, LlamaModel
+        >>> model = LlamaModel(LlamaConfig(hidden_size=64, num_attention_heads=4,
+        ...                                num_key_value_heads=2, num_hidden_layers=1)).eval()
+        >>> theirs, x = model.layers[0].self_attn, torch.randn(2, 5, 64)
+        >>> output, _ = theirs(x, model.rotary_emb(x, torch.arange(5)[None]), None)
+        >>> torch.allclose(from_llama(theirs)(x, causal=True), output, atol=1e-5)
+        True
         >>> from_llama(nn.Linear(2, 2))
         Traceback (most recent call last):
         TypeError: expected LlamaAttention of transformers, got ...Linear
@@ -896,6 +914,11 @@ def from_x_transformers(module: nn.Module) -> MultiHeadAttention:
     Source: x-transformers 2.31.10, ``x_transformers.py`` and ``attend.py``.
 
     Example:
+        >>> from x_transformers import Attention
+        >>> theirs = Attention(64, heads=4, dim_head=16, causal=True).eval()
+        >>> ours, x = from_x_transformers(theirs), torch.randn(2, 5, 64)
+        >>> torch.allclose(ours(x, causal=True), theirs(x), atol=1e-5)
+        True
         >>> from_x_transformers(nn.Linear(2, 2))
         Traceback (most recent call last):
         TypeError: expected Attention of x_transformers, got ...Linear

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
-from attnbook.checks import check_boolean, check_integer
+from attnbook.checks import check_boolean, check_count, check_integer, is_integer
 
 
 def causal_mask(
@@ -34,6 +34,8 @@ def causal_mask(
     Raises:
         ValueError: if a size is negative, or there are fewer keys than queries and no offset says
             where the queries stand.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
 
     Example:
         >>> causal_mask(2, 3).int()
@@ -113,7 +115,11 @@ def padding_mask(lengths: Integer[Tensor, "batch"], n_keys: int) -> Bool[Tensor,
     Raises:
         TypeError: if ``lengths`` is not an integer tensor.
         ValueError: if ``lengths`` has more or fewer dimensions than one, or one of them is
-            negative or above ``n_keys``.
+            negative or above ``n_keys``; if ``n_keys`` is negative or no integer. (Compiled, the
+            lengths themselves are not looked at.)
+
+    Source: no paper writes it down; in the code of Vaswani et al. 2017 it is
+    ``attention_bias_ignore_padding`` (tensor2tensor, ``layers/common_attention.py``).
 
     Example:
         >>> padding_mask(torch.tensor([1, 3]), 3)[:, 0, 0].int()
@@ -123,10 +129,10 @@ def padding_mask(lengths: Integer[Tensor, "batch"], n_keys: int) -> Bool[Tensor,
     check_integer("lengths", lengths)
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have shape (batch,), got {tuple(lengths.shape)}")
-    if n_keys < 0:
-        raise ValueError(f"n_keys must not be negative, got {n_keys}")
+    check_count("n_keys", n_keys)
     lengths = lengths.long()
-    if lengths.numel() and (lengths.min() < 0 or lengths.max() > n_keys):
+    read = lengths.numel() and not torch.compiler.is_compiling()
+    if read and (lengths.min() < 0 or lengths.max() > n_keys):
         raise ValueError(
             f"lengths must be in 0 … {n_keys}, got {lengths.min().item()} to {lengths.max().item()}"
         )
@@ -149,7 +155,10 @@ def token_mask(
 
     Raises:
         TypeError: if ``ids`` is not an integer tensor.
-        ValueError: if ``ids`` has more or fewer dimensions than two.
+        ValueError: if ``ids`` has more or fewer dimensions than two, or ``padding_id`` is no
+            integer.
+
+    Source: as :func:`padding_mask`.
 
     Example:
         >>> token_mask(torch.tensor([[5, 0, 0], [0, 6, 5]]), padding_id=0)[:, 0, 0].int()
@@ -159,6 +168,8 @@ def token_mask(
     check_integer("ids", ids)
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
+    if not is_integer(padding_id):
+        raise ValueError(f"padding_id must be an integer, got {padding_id!r}")
     return (ids.long() != padding_id)[:, None, None, :]
 
 
@@ -176,6 +187,8 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     Raises:
         TypeError: if a mask is not boolean.
         ValueError: if the shapes do not broadcast to each other.
+
+    Source: Vaswani et al. 2017, section 3.2.3: what one of the masks forbids has weight zero.
 
     Example:
         >>> mask = combine_masks(causal_mask(3), padding_mask(torch.tensor([2, 3]), 3))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import check_integer
+from attnbook.checks import check_count, check_floating, check_integer, check_sizes
 
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
 Layout = Literal["interleaved", "half_split"]
@@ -54,8 +54,7 @@ def sinusoidal_positions(
         >>> sinusoidal_positions(50, 64).pow(2).mean().sqrt().item()   # 1/sqrt(2)
         0.707...
     """
-    if n_positions < 0:
-        raise ValueError(f"n_positions must not be negative, got {n_positions}")
+    check_count("n_positions", n_positions)
     _check_layout(layout)
     positions = torch.arange(n_positions)
     angle = _angles(positions, d_model, base)
@@ -132,9 +131,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_tokens: int, d_model: int) -> None:
         super().__init__()
-        if max_tokens < 1 or d_model < 1:
-            given = f"{max_tokens} and {d_model}"
-            raise ValueError(f"max_tokens and d_model must be positive, got {given}")
+        check_sizes(max_tokens=max_tokens, d_model=d_model)
         self.table = nn.Parameter(torch.randn(max_tokens, d_model) * 0.02)
 
     def forward(self, n_tokens: int, *, offset: int = 0) -> Float[Tensor, "tokens d_model"]:
@@ -192,7 +189,7 @@ class Rotary:
 
         Args:
             x: queries or keys.
-            positions: the position of each token.
+            positions: the position of each token: any integers, not only 0, 1, 2, …
 
         Raises:
             TypeError: if ``positions`` are not integers, or ``x`` is not of floating type.
@@ -212,7 +209,15 @@ class Rotary:
         Raises:
             TypeError: if ``positions`` are not integers, or query and key not of one floating type.
             ValueError: as in :meth:`rotate`, or if query and key differ in tokens or width.
+
+        Example:
+            >>> query, key = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8)   # grouped heads
+            >>> turned, _ = Rotary().rotate_both(query, key, torch.arange(6))
+            >>> torch.equal(turned, Rotary().rotate(query, torch.arange(6)))
+            True
         """
+        check_floating("query", query)
+        check_floating("key", key)
         if key.dtype != query.dtype:
             raise TypeError(f"query is {query.dtype} but key is {key.dtype}")
         if key.shape[-2:] != query.shape[-2:]:
@@ -228,8 +233,7 @@ class Rotary:
     ) -> tuple[Float[Tensor, "tokens d_head"], Float[Tensor, "tokens d_head"]]:
         """For each entry the cosine of its angle, and the sine with the sign of the matrix."""
         check_integer("positions", positions)
-        if not x.is_floating_point():
-            raise TypeError(f"x must be of floating type, got a tensor of {x.dtype}")
+        check_floating("x", x)
         if x.dim() < 2:
             raise ValueError(f"x needs a shape (…, tokens, d_head), got {tuple(x.shape)}")
         if positions.shape != x.shape[-2:-1]:
@@ -320,7 +324,7 @@ class ALiBi:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> Float[Tensor, "heads queries keys"]:
-        """:func:`alibi_bias` in this form."""
+        """:func:`alibi_bias` in this form; it raises what that does."""
         return alibi_bias(
             n_heads,
             n_queries,
@@ -357,8 +361,7 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, "heads"]:
 
 def _slopes(n_heads: int) -> Float[Tensor, "heads"]:
     """In float64, and so on the CPU: not every device has it."""
-    if n_heads < 1:
-        raise ValueError(f"n_heads must be positive, got {n_heads}")
+    check_sizes(n_heads=n_heads)
     power = 2 ** int(math.log2(n_heads))
     exponents = [8 * h / power for h in range(1, power + 1)]
     exponents += [4 * h / power for h in range(1, 2 * power, 2)]
@@ -468,5 +471,5 @@ def _check_layout(layout: str, name: str = "layout") -> None:
 
 
 def _check_base(base: float) -> None:
-    if not base > 0:
-        raise ValueError(f"base must be positive, got {base}")
+    if not 0 < base < math.inf:
+        raise ValueError(f"base must be positive and finite, got {base}")

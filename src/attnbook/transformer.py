@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Generator, Tensor, nn
 from attnbook import checkpoint
 from attnbook.attention import KeyValueCache, ProjectionBias, restored_on_error
 from attnbook.blocks import Activation, DecoderBlock, DecoderCache, EncoderBlock
-from attnbook.checks import check_dropout, check_integer
+from attnbook.checks import check_dropout, check_floating, check_integer
 from attnbook.draw import draw_, get_draw
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import token_mask
@@ -29,7 +30,7 @@ M = TypeVar("M", bound="Model")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and choices of a model, checked when made.
+    """Sizes and choices of a model, checked when made, and frozen.
 
     Args:
         vocab_size: number of different tokens.
@@ -59,6 +60,9 @@ class ModelConfig:
 
     Raises:
         ValueError: names the first setting that can't be.
+
+    Source: the defaults of ``norm``, ``position``, ``activation``, ``scaled`` and ``tied`` are the
+    choices of Vaswani et al. 2017, sections 3.1 to 3.5.
 
     Example:
         >>> config = ModelConfig(vocab_size=1000, d_model=128, position="rotary")
@@ -114,8 +118,9 @@ class ModelConfig:
                 raise ValueError(
                     f"{name} must be one of {', '.join(map(str, choices))}, got {given!r}"
                 )
-        if type(self.rotary_base) not in (int, float) or not self.rotary_base > 0:
-            raise ValueError(f"rotary_base must be a positive float, got {self.rotary_base!r}")
+        base = self.rotary_base
+        if type(base) not in (int, float) or not 0 < base < math.inf:
+            raise ValueError(f"rotary_base must be a positive finite float, got {base!r}")
         if self.position == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoids, got {self.d_model}")
         if self.position == "rotary" and self.d_model // self.n_heads % 2:
@@ -176,6 +181,12 @@ class TransformerConfig(ModelConfig):
         n_decoder_layers: blocks of the decoder; ``n_layers`` if not given.
         padding_id: id that stands for padding, in source and target; no padding if not given.
 
+    Raises:
+        ValueError: names the first setting that can't be.
+
+    Source: Vaswani et al. 2017, section 3; DeepNorm's constants for two stacks are those of Wang et
+    al. 2022, figure 2.
+
     Example:
         >>> config = TransformerConfig(vocab_size=40, n_layers=3, n_decoder_layers=1, padding_id=0)
     """
@@ -223,6 +234,21 @@ class Model(nn.Module):
 
         The state of an optimizer is not part of it. Parameters that were made one by hand, and not
         by the configuration, are several in the model that is loaded.
+
+        Raises:
+            IsADirectoryError: if ``path`` is a folder.
+            FileNotFoundError: if the folder to write into does not exist.
+
+        Example:
+            >>> import tempfile
+            >>> model = Encoder(ModelConfig(vocab_size=10, d_model=32))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save(f"{folder}/model.safetensors")
+            ...     again = Encoder.load(f"{folder}/model.safetensors")
+            >>> again.config == model.config
+            True
+            >>> torch.equal(again.embedding.weight, model.embedding.weight)
+            True
         """
         config = json.dumps(dataclasses.asdict(self.config))
         metadata = {"format": "attnbook", "model": type(self).__name__, "config": config}
@@ -240,14 +266,18 @@ class Model(nn.Module):
 
         Raises:
             FileNotFoundError: if there is no such file.
+            IsADirectoryError: if it is a folder.
             ValueError: if it is not a model of this class, or its parts do not fit together.
+
+        Example: as in :meth:`save`.
         """
         weights, metadata = checkpoint.read(path)
         held = metadata.get("model") if metadata.get("format") == "attnbook" else None
         if held != cls.__name__:
             raise ValueError(f"{path} holds {held or 'no model of attnbook'}, not {cls.__name__}")
         try:
-            with torch.device("cpu"):  # whatever the default is
+            # On the CPU, whatever the default is, and with no draw from the global generator.
+            with torch.device("cpu"), torch.random.fork_rng(devices=[]):
                 model = cls(cls.config_class(**json.loads(metadata["config"])))
                 model.to(weights["embedding.weight"].dtype)
                 # Tables of positions are in no file, and an older file does not tell their type.
@@ -307,6 +337,12 @@ class Encoder(Model):
     :math:`W_\text{out} = E^\top` when tied; :math:`P` is absent with rotary positions, ALiBi or
     none. A pre-norm stack ends with one more LayerNorm.
 
+    Args:
+        config: sizes and choices.
+
+    Raises:
+        TypeError: if ``config`` is no ``ModelConfig``.
+
     Source: Vaswani et al. 2017, sections 3.1 and 3.4.
 
     Example:
@@ -350,7 +386,12 @@ class Encoder(Model):
     def input(
         self, ids: Integer[Tensor, "batch tokens"], *, offset: int = 0
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """What the first block gets: embedding plus position, from position ``offset`` on."""
+        """What the first block gets: embedding plus position, from position ``offset`` on.
+
+        Raises:
+            TypeError: if ``ids`` are not integers.
+            ValueError: as ``forward``.
+        """
         _check_ids(ids, offset, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, ids, offset)
         return torch.dropout(x, self.dropout, self.training)
@@ -400,6 +441,15 @@ class Encoder(Model):
 
 class LanguageModel(Encoder):
     r"""The same stack with causal masks: predicts each next token from those before.
+
+    .. math:: \text{logits}_t = \log p(\text{id}_{t+1} \mid \text{id}_1 \dots \text{id}_t) +
+              \text{const}
+
+    Args:
+        config: sizes and choices.
+
+    Raises:
+        TypeError: if ``config`` is no ``ModelConfig``.
 
     Source: Radford et al. 2019, section 2.3, for the decoder-only form.
 
@@ -476,6 +526,13 @@ class LanguageModel(Encoder):
                 ``top_k`` is not positive, or the result would be longer than ``max_tokens``.
 
         Source: Fan et al. 2018, section 5, for top-k.
+
+        Example:
+            >>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32))
+            >>> beginning = torch.randint(10, (2, 3))
+            >>> draws = torch.Generator().manual_seed(0)
+            >>> model.generate(beginning, 4, temperature=0.8, top_k=5, generator=draws).shape
+            torch.Size([2, 7])
         """
         check_integer("ids", ids)
         if ids.dim() != 2 or ids.shape[1] < 1:
@@ -508,6 +565,15 @@ class Transformer(Model):
     The three attentions and their masks: the encoder sees the whole source except padding, the
     decoder its own tokens up to each one, and the memory :math:`Y` except padding. With one
     vocabulary, source and target share the embedding, and tied, the output layer too.
+
+    Padding of the target comes last, where the causal mask hides it from what is before; padding
+    of the source may stand anywhere.
+
+    Args:
+        config: sizes and choices.
+
+    Raises:
+        TypeError: if ``config`` is no ``TransformerConfig``.
 
     Source: Vaswani et al. 2017, section 3.
 
@@ -572,7 +638,12 @@ class Transformer(Model):
     def encode(
         self, source: Integer[Tensor, "batch source"]
     ) -> Float[Tensor, "batch source d_model"]:
-        """The memory: the encoder's output for each source token."""
+        """The memory: the encoder's output for each source token.
+
+        Raises:
+            TypeError: if ``source`` is no integer tensor.
+            ValueError: if an id is outside the vocabulary or the sequence is too long.
+        """
         _check_ids(source, 0, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, source, 0)
         x = torch.dropout(x, self.dropout, self.training)
@@ -602,6 +673,8 @@ class Transformer(Model):
             ValueError: as ``forward``, or if ``memory`` is not of ``source``, or the cache is of
                 another batch or of a model of other sizes; the cache then is as it was.
         """
+        check_integer("source", source)
+        check_floating("memory", memory, self.config.d_model)
         if source.shape != memory.shape[:2]:
             raise ValueError(
                 f"source has shape {tuple(source.shape)} but memory {tuple(memory.shape)}"
@@ -765,11 +838,13 @@ def _check_cache(
     """One for each block, all as long: a half-filled one would be a wrong answer later."""
     if not isinstance(cache, list) or not all(isinstance(one, kind) for one in cache):
         raise TypeError(f"cache must be a list of {kind.__name__}, as new_cache() makes it")
-    lengths = {len(one) for one in cache}
-    if len(cache) != blocks or len({id(one) for one in cache}) != blocks or len(lengths) > 1:
+    lengths = [len(one) for one in cache]
+    # Compared, not collected in a set: compiled, a length stays open only if nobody hashes it.
+    unequal = any(length != lengths[0] for length in lengths)
+    if len(cache) != blocks or len({id(one) for one in cache}) != blocks or unequal:
         raise ValueError(
             f"the model has {blocks} blocks, and its cache one {kind.__name__} for each, no two of "
-            f"them the same, all as long; got {len(cache)} of lengths {sorted(lengths)}"
+            f"them the same, all as long; got {len(cache)} of lengths {sorted(set(lengths))}"
         )
 
 
