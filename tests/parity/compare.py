@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbook import causal_mask, combine_masks, padding_mask
 
 BATCH, TOKENS, KEYS = 2, 5, 7
 EXACT = 1e-12
 """Where the other library computes in float64 throughout."""
+DROPOUT = 0.3
+"""What tests drop in training; they evaluate the same modules, which then drop nothing."""
 
 
 def assert_near(actual: Tensor, expected: Tensor, atol: float = EXACT) -> None:
@@ -19,11 +22,14 @@ def assert_near(actual: Tensor, expected: Tensor, atol: float = EXACT) -> None:
 
 
 def randomize(module: nn.Module) -> nn.Module:
-    """Every parameter at random: biases that are zero and norms that are one hide mistakes."""
+    """Every parameter at random: biases that are zero and norms that are one hide mistakes.
+
+    They are as small as gradients in float32 have to be to be exact to 1e-5 with any seed.
+    """
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.is_floating_point():  # Keras keeps a dropout's seed among them
-                parameter.normal_(0.0, 0.3)
+                parameter.normal_(0.0, 0.2)
     return module
 
 
@@ -50,12 +56,15 @@ class Masks:
         whole = combine_masks(padding, self.per_query(queries, keys))
         return None if whole is None else whole.expand(BATCH, 1, queries, keys)
 
-    def added(self, queries: int, keys: int) -> Tensor | None:
-        """(batch, 1, queries, keys): 0, or the lowest number where attention is forbidden."""
-        allowed = self.allowed(queries, keys)
+    def added(self, queries: int, keys: int, *, always: bool = False) -> Tensor | None:
+        """(batch, 1, queries, keys): 0, or the lowest number where attention is forbidden.
+
+        ``always``, also where nothing is: without a mask, some are causal or not, depending on the
+        implementation.
+        """
+        allowed, zero = self.allowed(queries, keys), torch.zeros(BATCH, 1, queries, keys)
         if allowed is None:
-            return None
-        zero = torch.zeros(allowed.shape)
+            return zero if always else None
         return zero.masked_fill(~allowed, torch.finfo(zero.dtype).min)
 
 
@@ -75,6 +84,34 @@ def masks(kind: str, keys: int) -> Masks:
     )
 
 
+class SameDropout(TorchDispatchMode):
+    """Inside, the first dropout keeps the same entries in every library; so does the second, ….
+
+    Only torch's draw is replaced, below all libraries, by one that goes by the order of the entries
+    and not by how they lie in memory: where and how often they are dropped, and by what the others
+    are divided, each library still says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[int] = []
+        """How many entries each time."""
+
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if function is not torch.ops.aten.bernoulli_.float:
+            return function(*args, **(kwargs or {}))
+        tensor, kept = (*args, 0.5)[:2]  # a half is the default, which does not arrive here
+        self.drawn.append(tensor.numel())
+        generator = torch.Generator().manual_seed(len(self.drawn))
+        return tensor.copy_(torch.rand(tensor.shape, generator=generator) < kept)
+
+
 def assert_same_function(
     ours: nn.Module,
     theirs: nn.Module,
@@ -83,8 +120,10 @@ def assert_same_function(
     inputs: Iterable[Tensor],
     convert: Callable[[nn.Module], nn.Module],
     atol: float = EXACT,
+    *,
+    drops: int = 0,
 ) -> None:
-    """Outputs, and gradients for each input and each parameter.
+    """Outputs, and gradients for each input and each parameter; both drop so often.
 
     The gradient of a weight lies where the weight lies: put in the place of their weights and
     converted, their gradients are in our layout.
@@ -93,7 +132,12 @@ def assert_same_function(
     other = [x.detach().clone().requires_grad_() for x in inputs]
     ours.zero_grad()
     theirs.zero_grad()
-    output, expected = run_ours(*own), run_theirs(*other)
+    with SameDropout() as here:
+        output = run_ours(*own)
+    with SameDropout() as there:
+        expected = run_theirs(*other)
+    assert len(there.drawn) == drops
+    assert here.drawn == there.drawn
     assert output.shape == expected.shape
     assert_near(output, expected, atol)
     direction = torch.randn_like(output)

@@ -3,9 +3,11 @@ import torch
 from compare import (
     BATCH,
     CROSS_MASKS,
+    DROPOUT,
     KEYS,
     MASKS,
     TOKENS,
+    SameDropout,
     assert_copied,
     assert_equal_parameters,
     assert_near,
@@ -24,7 +26,7 @@ D_MODEL, N_HEADS, D_FF = 12, 4, 11
 
 
 def config(**options: object) -> BertConfig:
-    settings = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    settings = {"attention_probs_dropout_prob": DROPOUT, "hidden_dropout_prob": 0.2}
     settings |= {"attn_implementation": "eager", "layer_norm_eps": 1e-3} | options
     return BertConfig(
         hidden_size=D_MODEL, num_attention_heads=N_HEADS, intermediate_size=D_FF, **settings
@@ -51,14 +53,21 @@ def test_self_attention(mask: str, implementation: str, train: bool) -> None:
         return theirs.output.dense(heads)
 
     x = torch.randn(BATCH, TOKENS, D_MODEL)
-    assert_same_function(ours, theirs, lambda x: ours(x, **m.ours()), run, [x], from_bert)
-    whole, _ = theirs(x, m.added(TOKENS, TOKENS))
-    assert_near(theirs.output.LayerNorm(ours(x, **m.ours()) + x), whole)
+    assert_same_function(
+        ours, theirs, lambda x: ours(x, **m.ours()), run, [x], from_bert, drops=int(train)
+    )
+    with SameDropout():
+        added = theirs.output.dropout(ours(x, **m.ours()))
+    with SameDropout():
+        whole, _ = theirs(x, m.added(TOKENS, TOKENS))
+    assert_near(theirs.output.LayerNorm(added + x), whole)
 
 
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("mask", CROSS_MASKS)
-def test_cross_attention(mask: str) -> None:
-    theirs = attention(is_cross_attention=True)
+def test_cross_attention(mask: str, implementation: str, train: bool) -> None:
+    theirs = attention(is_cross_attention=True, attn_implementation=implementation).train(train)
     ours, m = from_bert(theirs), masks(mask, KEYS)
 
     def run(x: Tensor, memory: Tensor) -> Tensor:
@@ -71,6 +80,7 @@ def test_cross_attention(mask: str) -> None:
         run,
         [torch.randn(BATCH, TOKENS, D_MODEL), torch.randn(BATCH, KEYS, D_MODEL)],
         from_bert,
+        drops=int(train),
     )
 
 
@@ -88,13 +98,15 @@ def test_layer(mask: str, activation: str, train: bool) -> None:
         lambda x: theirs(x, m.added(TOKENS, TOKENS)),
         [torch.randn(BATCH, TOKENS, D_MODEL)],
         from_bert,
+        drops=3 if train else 0,  # weights, and what is added to the stream, twice
     )
 
 
+@pytest.mark.parametrize("cross", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_there_and_back_again(dtype: torch.dtype) -> None:
-    theirs, fresh = attention().to(dtype).eval(), attention().to(dtype)
-    ours = from_bert(theirs)
+def test_there_and_back_again(dtype: torch.dtype, cross: bool) -> None:
+    theirs, fresh = (attention(is_cross_attention=cross).to(dtype) for _ in range(2))
+    ours = from_bert(theirs.eval())
     unexpected = fresh.load_state_dict(to_bert(ours), strict=False).unexpected_keys
     assert not unexpected
     fresh.output.LayerNorm.load_state_dict(theirs.output.LayerNorm.state_dict())
@@ -126,7 +138,7 @@ def test_dropouts_and_eps() -> None:
 @pytest.mark.parametrize("bias", [False, "qkv", "output"])
 def test_zeros_stand_where_ours_has_no_biases(bias: bool | str) -> None:
     ours = randomize(MultiHeadAttention(D_MODEL, N_HEADS, bias=bias))
-    theirs, x = attention(), torch.randn(BATCH, TOKENS, D_MODEL)
+    theirs, x = attention().eval(), torch.randn(BATCH, TOKENS, D_MODEL)
     theirs.load_state_dict(to_bert(ours), strict=False)
     assert_near(theirs.output.dense(theirs.self(x)[0]), ours(x))
 

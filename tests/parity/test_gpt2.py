@@ -3,6 +3,7 @@ import torch
 from compare import (
     BATCH,
     CROSS_MASKS,
+    DROPOUT,
     KEYS,
     MASKS,
     TOKENS,
@@ -21,6 +22,8 @@ from attnbook import ALiBi, MultiHeadAttention
 from attnbook.interop import from_gpt2, to_gpt2
 
 D_MODEL, N_HEADS = 12, 4
+DROPOUTS = {"attn_pdrop": DROPOUT, "resid_pdrop": 0.2}
+"""On the weights and on the output; the second belongs to our residual connection."""
 
 
 def attention(*, is_cross_attention: bool = False, **options: object) -> GPT2Attention:
@@ -33,18 +36,17 @@ def attention(*, is_cross_attention: bool = False, **options: object) -> GPT2Att
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
 def test_self_attention(mask: str, train: bool, implementation: str) -> None:
-    theirs = attention(attn_implementation=implementation).train(train)
+    theirs = attention(**DROPOUTS, attn_implementation=implementation).train(train)
     ours, m = from_gpt2(theirs), masks(mask, TOKENS)
-    added = m.added(TOKENS, TOKENS)
-    if added is None:  # without a mask, theirs is causal or not, depending on the implementation
-        added = torch.zeros(BATCH, 1, TOKENS, TOKENS)
+    added = m.added(TOKENS, TOKENS, always=True)
     assert_same_function(
         ours,
         theirs,
-        lambda x: ours(x, **m.ours()),
+        lambda x: theirs.resid_dropout(ours(x, **m.ours())),
         lambda x: theirs(x, attention_mask=added)[0],
         [torch.randn(BATCH, TOKENS, D_MODEL)],
         from_gpt2,
+        drops=2 if train else 0,
     )
 
 
@@ -56,9 +58,12 @@ def test_without_a_mask_theirs_is_causal_in_one_implementation(
     assert_near(from_gpt2(theirs)(x, causal=causal), theirs(x)[0])
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("mask", CROSS_MASKS)
-def test_cross_attention(mask: str) -> None:
-    theirs = attention(is_cross_attention=True)
+def test_cross_attention(mask: str, train: bool, implementation: str) -> None:
+    options = {"is_cross_attention": True, "attn_implementation": implementation}
+    theirs = attention(**DROPOUTS, **options).train(train)
     ours, m = from_gpt2(theirs), masks(mask, KEYS)
 
     def run(x: Tensor, memory: Tensor) -> Tensor:
@@ -68,10 +73,11 @@ def test_cross_attention(mask: str) -> None:
     assert_same_function(
         ours,
         theirs,
-        lambda x, memory: ours(x, memory, **m.ours()),
+        lambda x, memory: theirs.resid_dropout(ours(x, memory, **m.ours())),
         run,
         [torch.randn(BATCH, TOKENS, D_MODEL), torch.randn(BATCH, KEYS, D_MODEL)],
         from_gpt2,
+        drops=2 if train else 0,
     )
 
 

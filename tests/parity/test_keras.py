@@ -5,6 +5,7 @@ import torch
 from compare import (
     BATCH,
     CROSS_MASKS,
+    DROPOUT,
     EXACT,
     KEYS,
     MASKS,
@@ -21,16 +22,20 @@ from torch import Tensor, nn
 from attnbook import ALiBi, MultiHeadAttention
 from attnbook.interop import from_keras, to_keras
 
-N_HEADS, D_HEAD, D_VALUE, D_MODEL, D_MEMORY = 4, 3, 6, 12, 10
+N_HEADS, D_HEAD, D_VALUE, D_MODEL, D_MEMORY = 4, 5, 6, 12, 10
 
 
-def tolerance(dtype: str, scores: bool) -> float:
-    """Asked for its scores, a layer in float64 computes in float64; otherwise in float32.
+MODES = [(True, 0.0), (False, 0.0), (True, DROPOUT)]
+"""Training, and what is dropped then."""
+
+
+def tolerance(dtype: str, explicit: bool) -> float:
+    """Asked for its scores or dropping some, a layer in float64 computes in it; else in float32.
 
     ``keras.backend.result_type("float64", "float64")`` is float32, as in JAX, and the fused kernel
     is called in that type.
     """
-    return EXACT if dtype == "float64" and scores else 1e-5
+    return EXACT if dtype == "float64" and explicit else 1e-5
 
 
 Layer = keras.layers.MultiHeadAttention
@@ -55,13 +60,13 @@ def test_keras_computes_with_torch() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("scores", [True, False])  # with them, it takes another path
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("training", "dropout"), MODES)
 @pytest.mark.parametrize("use_bias", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
 def test_self_attention(
-    mask: str, use_bias: bool, training: bool, scores: bool, dtype: str
+    mask: str, use_bias: bool, training: bool, dropout: float, scores: bool, dtype: str
 ) -> None:
-    theirs = attention(d_memory=D_MODEL, use_bias=use_bias, dtype=dtype)
+    theirs = attention(d_memory=D_MODEL, use_bias=use_bias, dropout=dropout, dtype=dtype)
     ours, m = from_keras(theirs).train(training), masks(mask, TOKENS)
 
     def run(x: Tensor) -> Tensor:
@@ -83,22 +88,31 @@ def test_self_attention(
         run,
         [torch.randn(BATCH, TOKENS, D_MODEL, dtype=getattr(torch, dtype))],
         from_keras,
-        tolerance(dtype, scores),
+        tolerance(dtype, scores or dropout > 0),
+        drops=int(dropout > 0),
     )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize(("training", "dropout"), MODES)
 @pytest.mark.parametrize("use_bias", [True, False])
 @pytest.mark.parametrize("mask", CROSS_MASKS)
-def test_cross_attention(mask: str, use_bias: bool, scores: bool, dtype: str) -> None:
-    theirs = attention(use_bias=use_bias, dtype=dtype)
-    ours, m = from_keras(theirs), masks(mask, KEYS)
+def test_cross_attention(
+    mask: str, use_bias: bool, training: bool, dropout: float, scores: bool, dtype: str
+) -> None:
+    theirs = attention(use_bias=use_bias, dropout=dropout, dtype=dtype)
+    ours, m = from_keras(theirs).train(training), masks(mask, KEYS)
 
     def run(x: Tensor, memory: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         allowed = m.allowed(TOKENS, KEYS)
-        allowed = None if allowed is None else allowed[:, 0]
-        return theirs(x, memory, attention_mask=allowed, return_attention_scores=scores)
+        return theirs(
+            x,
+            memory,
+            attention_mask=None if allowed is None else allowed[:, 0],
+            return_attention_scores=scores,
+            training=training,
+        )
 
     inputs = [
         torch.randn(BATCH, n, width, dtype=getattr(torch, dtype))
@@ -111,9 +125,10 @@ def test_cross_attention(mask: str, use_bias: bool, scores: bool, dtype: str) ->
         lambda x, memory: run(x, memory)[0] if scores else run(x, memory),
         inputs,
         from_keras,
-        tolerance(dtype, scores),
+        tolerance(dtype, scores or dropout > 0),
+        drops=int(dropout > 0),
     )
-    if scores:
+    if scores and not dropout:  # theirs are from before dropout
         _, weights = ours(*inputs, **m.ours(), return_weights=True)
         assert_near(weights, run(*inputs)[1], tolerance(dtype, scores))
 
@@ -224,8 +239,8 @@ class TestRefused:
         arrays = attention().get_weights()
         with pytest.raises(ValueError, match="has 4 weights or, with biases, 8, got 7"):
             from_keras(arrays[:7])
-        with pytest.raises(ValueError, match=r"kernels \(width, heads, width\), got \(12, 12\)"):
-            from_keras([arrays[0].reshape(12, 12), *arrays[1:]])
+        with pytest.raises(ValueError, match=r"kernels \(width, heads, width\), got \(12, 20\)"):
+            from_keras([arrays[0].reshape(12, 20), *arrays[1:]])
         with pytest.raises(ValueError, match=r"heads=\[4, 2, 4\]\): the query has 4, and all"):
             from_keras([*arrays[:2], arrays[2][:, :2], *arrays[3:]])
         with pytest.raises(ValueError, match=r"do not fit together: .* for key"):

@@ -1,9 +1,13 @@
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
 from compare import (
     BATCH,
+    DROPOUT,
+    EXACT,
+    MASKS,
     TOKENS,
     assert_copied,
     assert_equal_parameters,
@@ -41,42 +45,64 @@ def attention(**options: object) -> LlamaAttention:
     return randomize(LlamaAttention(config(**options), layer_idx=0))
 
 
-def run(theirs: LlamaAttention, x: Tensor, added: Tensor) -> Tensor:
-    rotations = LlamaRotaryEmbedding(theirs.config)(x, torch.arange(x.shape[1])[None])
-    return theirs(x, position_embeddings=rotations, attention_mask=added)[0]
+Rotations = tuple[Tensor, Tensor]
+
+
+def their_rotations(theirs: LlamaAttention, x: Tensor) -> Rotations:
+    return LlamaRotaryEmbedding(theirs.config)(x, torch.arange(x.shape[1])[None])
+
+
+def exact_rotations(_: LlamaAttention, x: Tensor) -> Rotations:
+    half = BASE ** -(torch.arange(0, D_HEAD, 2) / D_HEAD)
+    angle = torch.arange(x.shape[1])[:, None] * torch.cat([half, half])
+    return angle.cos()[None], angle.sin()[None]
+
+
+def run(
+    theirs: LlamaAttention,
+    x: Tensor,
+    added: Tensor,
+    rotations: Callable[[LlamaAttention, Tensor], Rotations] = their_rotations,
+) -> Tensor:
+    return theirs(x, position_embeddings=rotations(theirs, x), attention_mask=added)[0]
 
 
 @pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("implementation", "rotations", "atol"),
+    [
+        ("eager", their_rotations, FLOAT32),
+        ("sdpa", their_rotations, FLOAT32),
+        ("sdpa", exact_rotations, EXACT),  # with angles in float64, nothing is in float32
+    ],
+)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("n_kv_heads", [1, N_KV_HEADS, N_HEADS])
-@pytest.mark.parametrize("mask", ["causal", "padding and causal"])
+@pytest.mark.parametrize("mask", MASKS)
 def test_same_function(
-    mask: str, n_kv_heads: int, bias: bool, implementation: str, train: bool
+    mask: str,
+    n_kv_heads: int,
+    bias: bool,
+    implementation: str,
+    rotations: Callable[[LlamaAttention, Tensor], Rotations],
+    atol: float,
+    train: bool,
 ) -> None:
     options = {"num_key_value_heads": n_kv_heads, "attention_bias": bias}
-    theirs = attention(**options, attn_implementation=implementation).train(train)
+    options |= {"attn_implementation": implementation, "attention_dropout": DROPOUT}
+    theirs = attention(**options).train(train)
     ours, m = from_llama(theirs), masks(mask, TOKENS)
     assert ours.position == Rotary("half_split", BASE)
     assert_same_function(
         ours,
         theirs,
         lambda x: ours(x, **m.ours()),
-        lambda x: run(theirs, x, m.added(TOKENS, TOKENS)),
+        lambda x: run(theirs, x, m.added(TOKENS, TOKENS, always=True), rotations),
         [torch.randn(BATCH, TOKENS, D_MODEL)],
         from_llama,
-        atol=FLOAT32,
+        atol,
+        drops=int(train),
     )
-
-
-def test_with_angles_in_float64_nothing_is_left_of_the_difference() -> None:
-    theirs, x = attention(attn_implementation="sdpa"), torch.randn(BATCH, TOKENS, D_MODEL)
-    ours, added = from_llama(theirs), masks("causal", TOKENS).added(TOKENS, TOKENS)
-    half = BASE ** -(torch.arange(0, D_HEAD, 2) / D_HEAD)
-    angle = torch.arange(TOKENS)[:, None] * torch.cat([half, half])
-    rotations = angle.cos()[None], angle.sin()[None]
-    output, _ = theirs(x, position_embeddings=rotations, attention_mask=added)
-    assert_near(ours(x, causal=True), output)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from compare import (
     BATCH,
+    DROPOUT,
     MASKS,
     TOKENS,
     assert_copied,
@@ -35,7 +36,8 @@ class CausalSelfAttention(nn.Module):
             part.view(*part.shape[:2], N_HEADS, D_MODEL // N_HEADS).transpose(1, 2)
             for part in self.c_attn(x).split(D_MODEL, dim=2)
         ]
-        y = F.scaled_dot_product_attention(*heads, attn_mask=allowed)
+        dropout = DROPOUT if self.training else 0.0
+        y = F.scaled_dot_product_attention(*heads, attn_mask=allowed, dropout_p=dropout)
         return self.c_proj(y.transpose(1, 2).reshape(x.shape))
 
 
@@ -49,6 +51,7 @@ def convert(module: nn.Module) -> MultiHeadAttention:
 def test_same_function(mask: str, bias: bool, train: bool) -> None:
     theirs = randomize(CausalSelfAttention(bias=bias)).train(train)
     ours, m = convert(theirs).train(train), masks(mask, TOKENS)
+    ours.dropout = DROPOUT  # which the weights do not tell
     assert_same_function(
         ours,
         theirs,
@@ -56,6 +59,7 @@ def test_same_function(mask: str, bias: bool, train: bool) -> None:
         lambda x: theirs(x, m.allowed(TOKENS, TOKENS)),
         [torch.randn(BATCH, TOKENS, D_MODEL)],
         convert,
+        drops=int(train),
     )
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from compare import (
     BATCH,
     CROSS_MASKS,
+    DROPOUT,
     EXACT,
     KEYS,
     MASKS,
@@ -24,9 +25,12 @@ from x_transformers.x_transformers import Attention
 from attnbook import MultiHeadAttention, Rotary
 from attnbook.interop import from_x_transformers, to_x_transformers
 
-DIM, HEADS, KV_HEADS, DIM_HEAD, DIM_VALUE, DIM_CONTEXT = 18, 6, 2, 4, 3, 10
+DIM, HEADS, KV_HEADS, DIM_HEAD, DIM_VALUE, DIM_CONTEXT = 18, 6, 2, 4, 5, 10
 ATOL = {True: EXACT, False: 1e-5}
 """By ``flash``: without it, the softmax runs in float32 whatever the type."""
+
+DROPOUTS = {HEADS: DROPOUT, KV_HEADS: 0.0, 1: DROPOUT}
+"""By the number of key heads: in groups, theirs have another order, and others would drop."""
 
 REFUSED = {
     "pre_talking_heads": True,
@@ -140,8 +144,8 @@ def attention(**options: object) -> Attention:
 )
 @pytest.mark.parametrize("mask", MASKS)
 def test_self_attention(mask: str, heads: dict[str, object], flash: bool, train: bool) -> None:
-    m = masks(mask, TOKENS)
-    theirs = attention(**heads, causal=m.causal, flash=flash).train(train)
+    m, dropout = masks(mask, TOKENS), DROPOUTS[heads.get("kv_heads", HEADS)]
+    theirs = attention(**heads, causal=m.causal, flash=flash, dropout=dropout).train(train)
     ours = from_x_transformers(theirs)
     assert_same_function(
         ours,
@@ -152,16 +156,17 @@ def test_self_attention(mask: str, heads: dict[str, object], flash: bool, train:
         [torch.randn(BATCH, TOKENS, DIM)],
         from_x_transformers,
         ATOL[flash],
+        drops=int(train and dropout > 0),
     )
 
 
+@pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("kv_heads", [HEADS, KV_HEADS, 1])
 @pytest.mark.parametrize("mask", CROSS_MASKS)
-def test_cross_attention(mask: str, kv_heads: int, flash: bool) -> None:
-    theirs = attention(
-        kv_heads=kv_heads, dim_context=DIM_CONTEXT, value_dim_head=DIM_VALUE, flash=flash
-    )
+def test_cross_attention(mask: str, kv_heads: int, flash: bool, train: bool) -> None:
+    dropout, sizes = DROPOUTS[kv_heads], {"dim_context": DIM_CONTEXT, "value_dim_head": DIM_VALUE}
+    theirs = attention(kv_heads=kv_heads, flash=flash, dropout=dropout, **sizes).train(train)
     ours, m = from_x_transformers(theirs), masks(mask, KEYS)
 
     def run(x: Tensor, memory: Tensor) -> Tensor:
@@ -175,6 +180,7 @@ def test_cross_attention(mask: str, kv_heads: int, flash: bool) -> None:
         [torch.randn(BATCH, TOKENS, DIM), torch.randn(BATCH, KEYS, DIM_CONTEXT)],
         from_x_transformers,
         ATOL[flash],
+        drops=int(train and dropout > 0),
     )
 
 
