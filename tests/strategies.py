@@ -1,17 +1,26 @@
-"""What the tests of attention share: random calls and modules, both paths, whole messages."""
+"""What the tests share: random calls, modules and models, both paths, whole messages."""
 
 import cmath
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from attnbook import ALiBi, MultiHeadAttention, Rotary, scaled_dot_product_attention
+from attnbook import (
+    ALiBi,
+    ModelConfig,
+    MultiHeadAttention,
+    Rotary,
+    TransformerConfig,
+    scaled_dot_product_attention,
+)
 from attnbook.position import Layout
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -19,10 +28,10 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 on_both_paths = pytest.mark.parametrize("path", ["fused", "explicit"])
 on_every_device = pytest.mark.parametrize("device", DEVICES)
 in_half_precision = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-in_every_dtype = pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-)
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+in_every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
+dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**32)
 sizes = st.integers(1, 5)
 layouts = st.sampled_from(["interleaved", "half_split"])
@@ -30,6 +39,34 @@ layouts = st.sampled_from(["interleaved", "half_split"])
 
 def assert_near(actual: Tensor, expected: Tensor, atol: float = 1e-12) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+# How far numbers may be off, in units of eps: about twice the worst of some thousand examples. In
+# half precision the kernels compute in float32 and round what they return.
+ROUNDINGS = {torch.float64: 10, torch.float32: 10, torch.bfloat16: 5, torch.float16: 5}
+
+
+def assert_rounded(actual: Tensor, expected: Tensor) -> None:
+    """Near for this type: apart by some roundings of the largest number, or of 1."""
+    size = max([1.0, *expected.detach().double().abs().flatten().tolist()])
+    allowed = ROUNDINGS[actual.dtype] * torch.finfo(actual.dtype).eps
+    assert_near(actual.double(), expected.double(), allowed * size)
+
+
+def in_a_row(tensors: Sequence[Tensor]) -> Tensor:
+    """All their numbers."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def assert_gradients_are_finite_differences(call: Callable[[], Tensor], *leaves: Tensor) -> None:
+    """Those of what it returns, to leaves that are changed in place."""
+    before = jaxtyping.config.jaxtyping_disable
+    call()
+    jaxtyping.config.update("jaxtyping_disable", True)  # hundreds of calls of the same shapes
+    try:
+        assert torch.autograd.gradcheck(lambda *_: call(), leaves)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @contextmanager
@@ -122,13 +159,14 @@ def calls(draw: st.DrawFn, *, causal: bool | None = None) -> Call:
     group = draw(small) if leading else 1
     queries, d_head, d_value = draw(sizes), draw(sizes), draw(sizes)
     causal = draw(st.booleans()) if causal is None else causal
-    keys = queries + draw(st.integers(0, 3)) if causal else draw(sizes)
+    by_kernel = causal and draw(st.booleans())  # with its own causal mask: for such calls alone
+    keys = queries + (0 if by_kernel else draw(st.integers(0, 3))) if causal else draw(sizes)
     heads = [*leading[:-1], leading[-1] * group] if leading else []
     full = [*heads, queries, keys]
     mask = bias = None
-    if draw(st.booleans()):
+    if not by_kernel and draw(st.booleans()):
         mask = torch.rand(broadcastable(draw, full)) < draw(st.sampled_from([0.0, 0.3, 0.7]))
-    if draw(st.booleans()):
+    if not by_kernel and draw(st.booleans()):
         bias = torch.randn(broadcastable(draw, full))
         bias[torch.rand(bias.shape) < draw(st.sampled_from([0.0, 0.3]))] = -math.inf
     return Call(
@@ -138,7 +176,7 @@ def calls(draw: st.DrawFn, *, causal: bool | None = None) -> Call:
         mask,
         bias,
         causal,
-        draw(st.sampled_from([None, 0.3, 0.0, -0.3])),
+        draw(st.sampled_from([None, 0.3] if by_kernel else [None, 0.3, 0.0, -0.3])),
     )
 
 
@@ -224,5 +262,45 @@ def modules(
     return with_random_biases(module)
 
 
+def rounded(
+    module: MultiHeadAttention, dtype: torch.dtype
+) -> tuple[MultiHeadAttention, MultiHeadAttention]:
+    """The module in this type, and in float64 one of the same rounded numbers."""
+    module.to(dtype)
+    return module, copy.deepcopy(module).double()
+
+
 def tokens_for(module: MultiHeadAttention, batch: int, tokens: int) -> Tensor:
-    return torch.randn(batch, tokens, module.query.in_features)
+    return torch.randn(batch, tokens, module.d_model).to(module.query.weight.dtype)
+
+
+def memory_for(module: MultiHeadAttention, batch: int, tokens: int) -> Tensor:
+    return torch.randn(batch, tokens, module.d_memory).to(module.key.weight.dtype)
+
+
+# Models
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ModelConfig:
+    """Small ones: every kind of position, norm and group, tied or not."""
+    torch.manual_seed(draw(seeds))
+    return ModelConfig(
+        7,
+        d_model=8,
+        n_heads=4,
+        n_layers=draw(st.integers(1, 2)),
+        d_ff=draw(sizes),
+        max_tokens=9,
+        norm=draw(st.sampled_from(["pre", "post", "none", "deepnorm"])),
+        tied=draw(st.booleans()),
+        n_kv_heads=draw(st.sampled_from([4, 2, 1])),
+        position=draw(st.sampled_from(["sinusoidal", "learned", "rotary", "alibi", "none"])),
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
+        attention_bias=draw(st.booleans()),
+    )
+
+
+def pairs(**choices: object) -> st.SearchStrategy[TransformerConfig]:
+    """The same for an encoder-decoder."""
+    return configs().map(lambda config: TransformerConfig(**asdict(config), **choices))

@@ -1,18 +1,38 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from attnbook import DecoderBlock, EncoderBlock, FeedForward, Rotary, padding_mask
+from attnbook import (
+    ALiBi,
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    KeyValueCache,
+    Rotary,
+    padding_mask,
+)
 from attnbook.blocks import Activation, DecoderCache, NormPlace, Residual
+from strategies import (
+    assert_gradients_are_finite_differences,
+    assert_near,
+    assert_rounded,
+    dtypes,
+    refused,
+    seeds,
+    sizes,
+)
 
 both_places = pytest.mark.parametrize("norm", ["pre", "post"])
-
-
-def assert_near(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+every_place = pytest.mark.parametrize("norm", ["pre", "post", "none"])
+every_position = pytest.mark.parametrize(
+    "position", [None, Rotary(), ALiBi(bidirectional=True)], ids=["none", "rotary", "alibi"]
+)
 
 
 def with_random_vectors(module: nn.Module) -> nn.Module:
@@ -44,6 +64,23 @@ def test_biases_are_left_out_where_asked(without: str, kind: type[nn.Module]) ->
     left_out = biases() - biases(**{without: False})
     assert left_out == {name for name in biases() if part in f".{name}"}
     assert left_out
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
+def test_gradients_of_a_feed_forward_network(activation: Activation, bias: bool) -> None:
+    network = with_random_vectors(FeedForward(3, 4, activation=activation, bias=bias))
+    x = torch.randn(2, 2, 3, requires_grad=True)
+    assert_gradients_are_finite_differences(lambda: network(x), x, *network.parameters())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("norm", "scale"), [("pre", 1), ("post", 1), ("post", 2.5), ("none", 1)])
+def test_gradients_of_a_residual_connection(norm: NormPlace, scale: float, bias: bool) -> None:
+    residual = with_random_vectors(Residual(3, norm=norm, scale=scale, bias=bias))
+    x, sublayer = torch.randn(2, 2, 3, requires_grad=True), nn.Linear(3, 3)
+    leaves = x, *residual.parameters(), *sublayer.parameters()
+    assert_gradients_are_finite_differences(lambda: residual(x, sublayer).sin(), *leaves)
 
 
 def in_torchs_layout(ours: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -82,33 +119,77 @@ def test_block_agrees_with_torchs_in_values_and_gradients(norm: NormPlace) -> No
         assert_near(gradient, theirs.get_parameter(name).grad)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_gradients_are_those_of_finite_differences(norm: NormPlace) -> None:
-    block = with_random_vectors(EncoderBlock(4, 2, 5, norm=norm, bias=True))
-    names = dict(block.named_parameters())
-
-    def output(x: Tensor, *parameters: Tensor) -> Tensor:
-        values = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(block, values, (x,), {"causal": True})
-
-    x = torch.randn(1, 3, 4, requires_grad=True)
-    assert torch.autograd.gradcheck(output, (x, *names.values()))
-
-
-@both_places
-def test_block_knows_no_order(norm: NormPlace) -> None:
-    block, x, order = EncoderBlock(12, 3, 20, norm=norm), torch.randn(2, 6, 12), torch.randperm(6)
-    assert_near(block(x[:, order]), block(x)[:, order])
+@pytest.mark.parametrize("causal", [True, False])
+@every_place
+@every_position
+def test_gradients_are_those_of_finite_differences(
+    position: Rotary | ALiBi | None, norm: NormPlace, causal: bool
+) -> None:
+    options = {"norm": norm, "position": position, "n_kv_heads": 1, "bias": True}
+    block = with_random_vectors(EncoderBlock(4, 2, 5, **options))
+    x, mask = torch.randn(1, 3, 4, requires_grad=True), torch.tensor([True, False, True])
+    leaves = x, *block.parameters()
+    assert_gradients_are_finite_differences(lambda: block(x, mask, causal=causal), *leaves)
 
 
-@both_places
-def test_causal_block_sees_nothing_ahead(norm: NormPlace) -> None:
-    block, x = EncoderBlock(12, 3, 20, norm=norm), torch.randn(2, 6, 12)
-    changed = x.clone()
-    changed[:, 3] += 1.0
+@st.composite
+def blocks(draw: st.DrawFn, kind: type[nn.Module] = EncoderBlock, **options: object) -> nn.Module:
+    """Random groups, norms, biases, activations and types."""
+    torch.manual_seed(draw(seeds))
+    n_kv_heads, d_head = draw(st.integers(1, 3)), 2 * draw(st.integers(1, 2))
+    n_heads = n_kv_heads * draw(st.integers(1, 2))
+    block = kind(
+        n_heads * d_head,
+        n_heads,
+        draw(sizes),
+        norm=draw(st.sampled_from(["pre", "post", "none"])),
+        n_kv_heads=n_kv_heads,
+        bias=draw(st.booleans()),
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
+        **options,
+    )
+    return with_random_vectors(block).to(draw(dtypes))
+
+
+def tokens_for(block: nn.Module, tokens: int) -> Tensor:
+    weight = block.feed_forward.inner.weight
+    return torch.randn(2, tokens, weight.shape[1]).to(weight.dtype)
+
+
+@given(block=blocks(), tokens=st.integers(1, 6))
+def test_block_knows_no_order(block: nn.Module, tokens: int) -> None:
+    x, order = tokens_for(block, tokens), torch.randperm(tokens)
+    mask = torch.rand(2, 1, tokens, tokens) < 0.7
+    permuted = block(x[:, order], mask[:, :, order][..., order])
+    assert_rounded(permuted, block(x, mask)[:, order])
+
+
+@given(block=blocks(), tokens=st.integers(2, 6), data=st.data())
+def test_causal_block_sees_nothing_ahead(
+    block: nn.Module, tokens: int, data: st.DataObject
+) -> None:
+    x, t = tokens_for(block, tokens), data.draw(st.integers(1, tokens - 1))
+    changed = torch.where(torch.arange(tokens)[:, None] < t, x, -x)
     before, after = block(x, causal=True), block(changed, causal=True)
-    assert torch.equal(after[:, :3], before[:, :3])
-    assert not torch.equal(block(changed)[:, :3], block(x)[:, :3])
+    assert torch.equal(after[:, :t], before[:, :t])
+
+
+@given(
+    block=blocks(DecoderBlock, d_memory=3),
+    tokens=st.integers(1, 5),
+    keys=st.integers(1, 4),
+    data=st.data(),
+)
+def test_decoder_block_sees_nothing_ahead_and_no_padding(
+    block: nn.Module, tokens: int, keys: int, data: st.DataObject
+) -> None:
+    x, t = tokens_for(block, tokens), data.draw(st.integers(1, tokens))
+    memory, real = torch.randn(2, keys, 3, dtype=x.dtype), torch.rand(2, keys) < 0.6
+    other = torch.where(torch.arange(tokens)[:, None] < t, x, 50 * torch.randn_like(x))
+    padded = torch.where(real[..., None], memory, 50 * torch.randn_like(memory))
+    masks = torch.rand(2, 1, 1, tokens) < 0.7, real[:, None, None]
+    before, after = block(x, memory, *masks), block(other, padded, *masks)
+    assert torch.equal(after[:, :t], before[:, :t])
 
 
 def test_post_norm_output_is_normalized_and_pre_norm_keeps_the_stream() -> None:
@@ -267,17 +348,17 @@ def test_decoder_block_step_by_step_does_not_see_what_its_masks_forbid() -> None
     assert not torch.allclose(whole, block(x, memory, None, memory_mask))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_decoder_gradients_are_those_of_finite_differences(norm: NormPlace) -> None:
-    block = with_random_vectors(DecoderBlock(4, 2, 5, norm=norm, d_memory=3, bias=True))
-    names = dict(block.named_parameters())
-
-    def output(x: Tensor, memory: Tensor, *parameters: Tensor) -> Tensor:
-        values = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(block, values, (x, memory))
-
-    inputs = (torch.randn(1, 2, 4, requires_grad=True), torch.randn(1, 3, 3, requires_grad=True))
-    assert torch.autograd.gradcheck(output, (*inputs, *names.values()))
+@every_place
+@every_position
+def test_decoder_gradients_are_those_of_finite_differences(
+    position: Rotary | ALiBi | None, norm: NormPlace
+) -> None:
+    options = {"norm": norm, "position": position, "n_kv_heads": 1, "d_memory": 3, "bias": True}
+    block = with_random_vectors(DecoderBlock(4, 2, 5, **options))
+    x, memory = torch.randn(1, 2, 4, requires_grad=True), torch.randn(1, 3, 3, requires_grad=True)
+    masks = torch.tensor([True, False]), torch.tensor([True, False, True])
+    leaves = x, memory, *block.parameters()
+    assert_gradients_are_finite_differences(lambda: block(x, memory, *masks), *leaves)
 
 
 # Bad input
@@ -296,8 +377,10 @@ def test_decoder_gradients_are_those_of_finite_differences(norm: NormPlace) -> N
             "activation must be 'relu', 'gelu' or 'gelu_tanh', got 'swish'",
         ),
         (lambda: EncoderBlock(12, 5, 20), "n_heads must divide d_model, got 5 heads for 12"),
-        (lambda: FeedForward(12, 0), "d_model and d_ff must be positive, got 12 and 0"),
-        (lambda: FeedForward(0, 3), "d_model and d_ff must be positive, got 0 and 3"),
+        (lambda: FeedForward(12, 0), "d_ff must be a positive integer, got 0"),
+        (lambda: FeedForward(0, 3), "d_model must be a positive integer, got 0"),
+        (lambda: FeedForward(4, 3.0), "d_ff must be a positive integer, got 3.0"),
+        (lambda: Residual(0), "d_model must be a positive integer, got 0"),
         (lambda: FeedForward(4, 3, dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
         (lambda: Residual(4, dropout=-0.5), r"dropout must be in \[0, 1\), got -0.5"),
         (
@@ -309,3 +392,35 @@ def test_decoder_gradients_are_those_of_finite_differences(norm: NormPlace) -> N
 def test_settings_that_cannot_be_are_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+BLOCKS = {
+    "FeedForward": lambda norm: FeedForward(12, 20),
+    "EncoderBlock": lambda norm: EncoderBlock(12, 3, 20, norm=norm),
+    "DecoderBlock": lambda norm: DecoderBlock(12, 3, 20, norm=norm),
+}
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_tokens_of_another_width_or_kind_are_refused(name: str, norm: NormPlace) -> None:
+    block, memory = BLOCKS[name](norm), [torch.zeros(1, 4, 12)] * (name == "DecoderBlock")
+    with refused(ValueError, "x must have shape (…, 12), got (1, 5, 11)"):
+        block(torch.zeros(1, 5, 11), *memory)
+    with refused(TypeError, "x must be of floating type, got a tensor of torch.int64"):
+        block(torch.zeros(1, 5, 12, dtype=torch.int64), *memory)
+    with refused(TypeError, "x must be a Tensor, got a ndarray"):
+        block(np.zeros((1, 5, 12)), *memory)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_what_is_no_cache_is_refused(norm: NormPlace) -> None:
+    x = torch.zeros(1, 5, 12)
+    for wrong in ({}, [], DecoderCache()):
+        with refused(TypeError, f"cache must be a KeyValueCache, got a {type(wrong).__name__}"):
+            EncoderBlock(12, 3, 20, norm=norm)(x, cache=wrong)
+    for wrong in ({}, [], KeyValueCache()):
+        with refused(TypeError, f"cache must be a DecoderCache, got a {type(wrong).__name__}"):
+            DecoderBlock(12, 3, 20, norm=norm)(x, x, cache=wrong)

@@ -3,10 +3,13 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Generator, Tensor, nn
 
 from attnbook import (
@@ -26,7 +29,15 @@ from attnbook import (
     padding_mask,
     sinusoidal_positions,
 )
-from attnbook.transformer import Model
+from attnbook.transformer import Model, NormKind, PositionKind
+from strategies import (
+    assert_gradients_are_finite_differences,
+    assert_rounded,
+    configs,
+    dtypes,
+    pairs,
+    seeds,
+)
 
 SMALL = ModelConfig(7, d_model=12, n_heads=3, n_layers=2, d_ff=20, max_tokens=9)
 
@@ -62,10 +73,11 @@ def small(**changes: object) -> ModelConfig:
         ({"n_heads": np.int64(3)}, r"n_heads must be a positive int, got np.int64\(3\)"),
         ({"tied": np.True_}, "tied must be one of True, False, got np.True_"),
         ({"dropout": np.float32(0.1)}, "dropout must be a float, got np.float32"),
-        ({"rotary_base": 0.0}, "rotary_base must be a positive float, got 0.0"),
-        ({"rotary_base": math.nan}, "rotary_base must be a positive float, got nan"),
-        ({"rotary_base": "1e4"}, "rotary_base must be a positive float, got '1e4'"),
-        ({"rotary_base": True}, "rotary_base must be a positive float, got True"),
+        ({"rotary_base": 0.0}, "rotary_base must be a positive finite float, got 0.0"),
+        ({"rotary_base": math.nan}, "rotary_base must be a positive finite float, got nan"),
+        ({"rotary_base": math.inf}, "rotary_base must be a positive finite float, got inf"),
+        ({"rotary_base": "1e4"}, "rotary_base must be a positive finite float, got '1e4'"),
+        ({"rotary_base": True}, "rotary_base must be a positive finite float, got True"),
         ({"tied": "no"}, "tied must be one of True, False, got 'no'"),
         ({"scaled": None}, "scaled must be one of True, False, got None"),
         ({"embedding_init": "xavier"}, "unknown initialization 'xavier'; known: inverse_sqrt"),
@@ -227,15 +239,41 @@ def test_loss_is_not_rounded_in_half_precision(dtype: torch.dtype) -> None:
     assert model.embedding.weight.grad.dtype == dtype
 
 
-def test_changing_a_token_leaves_every_logit_before_it_as_it_was() -> None:
-    model, ids = LanguageModel(SMALL), torch.randint(7, (2, 9))
-    before = model(ids)
-    for t in range(9):
-        changed = ids.clone()
-        changed[:, t] = (ids[:, t] + 1) % 7
-        after = model(changed)
-        assert torch.equal(after[:, :t], before[:, :t])
+@given(config=configs(), tokens=st.integers(2, 9), dtype=dtypes, data=st.data())
+def test_changing_a_token_leaves_every_logit_before_it_as_it_was(
+    config: ModelConfig, tokens: int, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    model, ids = LanguageModel(config).to(dtype), torch.randint(7, (2, tokens))
+    changed, t = ids.clone(), data.draw(st.integers(0, tokens - 1))
+    changed[:, t] = (ids[:, t] + 1) % 7
+    before, after = model(ids), model(changed)
+    assert torch.equal(after[:, :t], before[:, :t])
+    if dtype == torch.float64:  # a small change may be rounded away
         assert (after[:, t:] != before[:, t:]).any(-1).all()
+
+
+def gradients(model: Model, logits: Tensor, direction: Tensor) -> list[Tensor]:
+    """Zeros where a parameter has none."""
+    return torch.autograd.grad(logits, [*model.parameters()], direction, materialize_grads=True)
+
+
+@pytest.mark.parametrize("model_class", [Encoder, LanguageModel])
+@given(config=configs(), tokens=st.integers(1, 6), dtype=dtypes, seed=seeds)
+def test_what_stands_under_the_mask_reaches_no_real_logit_and_no_gradient(
+    model_class: type[Encoder], config: ModelConfig, tokens: int, dtype: torch.dtype, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model, ids = model_class(config).to(dtype), torch.randint(1, 7, (2, tokens))
+    real = torch.rand(2, tokens) < 0.6
+    ids, direction = ids.masked_fill(~real, 0), torch.randn(2, tokens, 7, dtype=dtype)
+    direction[~real] = 0.0
+    before = model(ids, real[:, None, None])
+    gradients_before = gradients(model, before, direction)
+    other = torch.where(real, ids, torch.randint(1, 7, (2, tokens)))
+    after = model(other, real[:, None, None])
+    assert torch.equal(after[real], before[real])
+    for ours, theirs in zip(gradients(model, after, direction), gradients_before, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_encoder_sees_what_is_ahead() -> None:
@@ -262,16 +300,6 @@ def test_dropout_also_acts_on_the_input_and_in_training_only() -> None:
     assert dropped.double().mean().item() == pytest.approx(0.5, abs=0.02)
     model.eval()
     assert torch.equal(model(ids), model(ids))
-
-
-def test_gradient_of_the_tied_matrix_is_that_of_finite_differences() -> None:
-    model = LanguageModel(small(vocab_size=3, d_model=4, n_heads=2, n_layers=1, d_ff=3))
-    ids = torch.randint(3, (1, 4))
-
-    def logits(weight: Tensor) -> Tensor:
-        return torch.func.functional_call(model, {"embedding.weight": weight}, (ids,))
-
-    assert torch.autograd.gradcheck(logits, (model.embedding.weight,))
 
 
 def test_sequence_longer_than_the_model_is_refused() -> None:
@@ -388,59 +416,72 @@ def test_targets_may_be_of_any_integer_type() -> None:
 # Gradients of whole models
 
 
-def assert_gradients_are_finite_differences(model: Model, *inputs: Tensor) -> None:
-    names = dict(model.named_parameters())
-
-    def output(*parameters: Tensor) -> Tensor:
-        values = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(model, values, inputs)
-
-    assert torch.autograd.gradcheck(output, tuple(names.values()))
+positions = pytest.mark.parametrize("position", get_args(PositionKind))
+norms = pytest.mark.parametrize("norm", get_args(NormKind))
+TINY = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "d_ff": 3}
+TINY["max_tokens"] = 3
 
 
-TINY = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_layers": 1, "d_ff": 3, "max_tokens": 3}
-
-
-@pytest.mark.parametrize("norm", ["pre", "post", "none", "deepnorm"])
-@pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
-def test_gradients_of_a_language_model(position: str, norm: str) -> None:
+@norms
+@positions
+@pytest.mark.parametrize("model_class", [Encoder, LanguageModel])
+def test_gradients_of_a_stack(model_class: type[Encoder], position: str, norm: str) -> None:
     config = ModelConfig(**TINY, norm=norm, position=position, tied=False, activation="gelu")
-    assert_gradients_are_finite_differences(LanguageModel(config), torch.tensor([[0, 2, 1]]))
+    model, ids = model_class(config), torch.tensor([[0, 2, 1]])
+    mask = torch.tensor([True, False, True])
+    assert_gradients_are_finite_differences(lambda: model(ids, mask), *model.parameters())
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_gradients_of_an_encoder_decoder(tied: bool) -> None:
-    config = TransformerConfig(**TINY, tied=tied, padding_id=0, activation="gelu")
+@norms
+@pytest.mark.parametrize("model_class", [Encoder, LanguageModel])
+def test_gradients_of_a_loss_with_tied_matrices(model_class: type[Encoder], norm: str) -> None:
+    model, ids = model_class(ModelConfig(**TINY, norm=norm)), torch.tensor([[0, 2, 1]])
+    targets, mask = torch.tensor([[2, -100, 1]]), torch.tensor([False, True, True])
+    leaves = model.parameters()
+    assert_gradients_are_finite_differences(lambda: model.loss(ids, targets, mask), *leaves)
+
+
+ENCODER_DECODERS = [(position, "pre", False) for position in get_args(PositionKind)]
+ENCODER_DECODERS += [("learned", norm, True) for norm in ("post", "none", "deepnorm")]
+
+
+@pytest.mark.parametrize(("position", "norm", "tied"), ENCODER_DECODERS)
+def test_gradients_of_an_encoder_decoder(position: str, norm: str, tied: bool) -> None:
+    config = TransformerConfig(**TINY, position=position, norm=norm, tied=tied, padding_id=0)
+    model = Transformer(dataclasses.replace(config, activation="gelu"))
     source, target = torch.tensor([[1, 0], [0, 0]]), torch.tensor([[1, 2], [2, 0]])
-    assert_gradients_are_finite_differences(Transformer(config), source, target)
+    assert_gradients_are_finite_differences(lambda: model(source, target), *model.parameters())
+
+
+def test_gradients_of_an_encoder_decoders_loss() -> None:
+    config = TransformerConfig(**TINY, target_vocab_size=4, padding_id=0, activation="gelu")
+    model, source = Transformer(config), torch.tensor([[1, 0], [2, 1]])
+    target, leaves = torch.tensor([[1, 2, 3], [2, 3, 0]]), model.parameters()
+    assert_gradients_are_finite_differences(lambda: model.loss(source, target), *leaves)
 
 
 # Decoding with a cache
 
-positions = pytest.mark.parametrize(
-    "position", ["sinusoidal", "learned", "rotary", "alibi", "none"]
-)
+
+def in_parts(draw: st.DrawFn, tokens: int) -> list[int]:
+    """So many tokens at a time."""
+    parts = []
+    while tokens > sum(parts):
+        parts.append(draw(st.integers(1, tokens - sum(parts))))
+    return parts
 
 
-@positions
-@pytest.mark.parametrize("parts", [[1] * 9, [4, 1, 3, 1], [9]])
-def test_cache_is_no_cache(parts: list[int], position: str) -> None:
-    model = LanguageModel(small(position=position, n_heads=6, n_kv_heads=2))
-    ids, cache = torch.randint(7, (2, 9)), model.new_cache()
-    steps = [model(part, cache=cache) for part in ids.split(parts, dim=1)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), model(ids), rtol=0, atol=1e-12)
-    assert [len(one) for one in cache] == [9, 9]
-
-
-@positions
-def test_padding_stays_hidden_from_later_steps(position: str) -> None:
-    model = LanguageModel(small(position=position, n_heads=6, n_kv_heads=2))
-    ids, cache = torch.randint(7, (2, 9)), model.new_cache()
-    mask = torch.ones(2, 1, 1, 9, dtype=torch.bool)
-    mask[0, ..., :3], mask[1, ..., 2] = False, False
-    parts = [(0, 4), (4, 5), (5, 9)]
-    steps = [model(ids[:, i:j], mask[..., :j], cache=cache) for i, j in parts]
-    torch.testing.assert_close(torch.cat(steps, dim=1), model(ids, mask), rtol=0, atol=1e-12)
+@given(config=configs(), tokens=st.integers(1, 9), dtype=dtypes, data=st.data())
+def test_cache_is_no_cache(
+    config: ModelConfig, tokens: int, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    model, ids = LanguageModel(config).to(dtype), torch.randint(7, (2, tokens))
+    mask, cache, steps = torch.rand(2, 1, 1, tokens) < 0.7, model.new_cache(), []
+    for part in ids.split(in_parts(data.draw, tokens), dim=1):
+        end = len(cache[0]) + part.shape[1]
+        steps.append(model(part, mask[..., :end], cache=cache))
+        assert [len(one) for one in cache] == [end] * config.n_layers
+    assert_rounded(torch.cat(steps, dim=1), model(ids, mask))
 
 
 @positions
@@ -862,6 +903,28 @@ def test_target_is_one_longer_than_what_is_read_of_it() -> None:
         model.loss(source, torch.cat([longest, longest[:, :1]], dim=1))
 
 
+@settings(max_examples=50)
+@given(config=pairs(padding_id=0), dtype=dtypes, seed=seeds)
+def test_what_padding_looks_like_reaches_no_real_logit_and_no_gradient(
+    config: TransformerConfig, dtype: torch.dtype, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model = Transformer(config).to(dtype)
+    source, lengths = torch.randint(7, (2, 5)), torch.randint(1, 5, (2, 1))
+    real = torch.arange(4) < lengths
+    target = torch.randint(1, 7, (2, 4)).masked_fill(~real, 0)
+    direction = torch.randn(2, 4, 7, dtype=dtype)
+    direction[~real], direction[..., 0] = 0.0, 0.0  # tied, the logit of padding is another
+    results = []
+    for _ in range(2):
+        logits = model(source, target)
+        results.append([logits[real][:, 1:], *gradients(model, logits, direction)])
+        model.embedding.weight.data[0] = 50 * torch.randn(8)
+    for before, after in zip(*results, strict=True):
+        assert torch.equal(after, before)
+    assert not results[0][1][0].any()
+
+
 def test_what_stands_in_the_padding_changes_nothing() -> None:
     model = pair()
     source, target = torch.tensor([[3, 6, 4]]), torch.tensor([[1, 2, 3]])
@@ -873,14 +936,19 @@ def test_what_stands_in_the_padding_changes_nothing() -> None:
     torch.testing.assert_close(model.loss(*padded), model.loss(source, target), **near)
 
 
-def test_decoder_sees_nothing_ahead_and_the_whole_source() -> None:
-    model, source = pair(), torch.tensor([[3, 6, 4]])
-    target = torch.tensor([[1, 2, 3, 4]])
-    before, after = model(source, target), model(source, torch.tensor([[1, 2, 5, 4]]))
-    assert torch.equal(before[:, :2], after[:, :2])
-    assert (before[:, 2:] != after[:, 2:]).any(-1).all()
-    changed = model(torch.tensor([[3, 6, 5]]), target)
-    assert (before != changed).any(-1).all()
+@settings(max_examples=50)
+@given(config=pairs(), dtype=dtypes, t=st.integers(0, 3))
+def test_decoder_sees_nothing_ahead_and_the_whole_source(
+    config: TransformerConfig, dtype: torch.dtype, t: int
+) -> None:
+    model, source, target = Transformer(config).to(dtype), *torch.randint(7, (2, 2, 4))
+    other = target.clone()
+    other[:, t] = (target[:, t] + 1) % 7
+    before, after = model(source, target), model(source, other)
+    assert torch.equal(before[:, :t], after[:, :t])
+    if dtype == torch.float64:
+        assert (before[:, t:] != after[:, t:]).any(-1).all()
+        assert (before != model((source + 1) % 7, target)).any(-1).all()
 
 
 def test_loss_is_that_of_each_next_token_without_padding() -> None:
@@ -891,13 +959,17 @@ def test_loss_is_that_of_each_next_token_without_padding() -> None:
     assert model.loss(source, target).item() == pytest.approx(-sum(real).item() / 3, rel=1e-12)
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "none"])
-def test_decoding_step_by_step_is_the_whole(position: str) -> None:
-    model = pair(position=position, n_heads=2, n_decoder_layers=2)
-    source, target = torch.tensor([[3, 6, 4], [5, 0, 0]]), torch.randint(1, 7, (2, 6))
-    memory, cache = model.encode(source), [DecoderCache(), DecoderCache()]
-    steps = [model.decode(part, memory, source, cache=cache) for part in target.split([2, 1, 3], 1)]
-    torch.testing.assert_close(torch.cat(steps, 1), model(source, target), rtol=0, atol=1e-12)
+@settings(max_examples=50)
+@given(config=pairs(padding_id=0), tokens=st.integers(1, 9), dtype=dtypes, data=st.data())
+def test_decoding_step_by_step_is_the_whole(
+    config: TransformerConfig, tokens: int, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    model = Transformer(config).to(dtype)
+    source, target = torch.randint(7, (2, 3)), torch.randint(1, 7, (2, tokens))
+    memory, cache = model.encode(source), model.new_cache()
+    parts = target.split(in_parts(data.draw, tokens), dim=1)
+    steps = [model.decode(part, memory, source, cache=cache) for part in parts]
+    assert_rounded(torch.cat(steps, dim=1), model(source, target))
 
 
 def greedy(model: Transformer, source: Tensor, end_id: int, n_tokens: int) -> list[int]:
@@ -966,6 +1038,10 @@ def test_generation_from_few_and_from_small_tokens() -> None:
             lambda m, s: m.decode(s, m.encode(s), s[:1]),
             r"source has shape \(1, 3\) but memory \(2, 3, 12\)",
         ),
+        (
+            lambda m, s: m.decode(s, torch.zeros(2, 3, 11), s),
+            r"memory must have shape \(…, 12\), got \(2, 3, 11\)",
+        ),
     ],
 )
 def test_encoder_decoder_refuses(
@@ -984,3 +1060,12 @@ def test_start_and_end_are_ids_of_the_target(
     with pytest.raises(ValueError, match=f"^{name} must be an int in 0 … 4, got {given!r}$"):
         model.generate(torch.ones(2, 3).long(), **ids | {name: given}, n_tokens=1)
     assert model.generate(torch.ones(2, 3).long(), **ids | {name: 4}, n_tokens=1).shape == (2, 1)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_decoder_refuses_what_is_no_memory_and_no_source() -> None:
+    model, ids = pair(), torch.ones(2, 3).long()
+    with pytest.raises(TypeError, match=r"^memory must be a Tensor, got a NoneType$"):
+        model.decode(ids, None, ids)
+    with pytest.raises(TypeError, match=r"^source must be an integer tensor, got a NoneType$"):
+        model.decode(ids, model.encode(ids), None)
