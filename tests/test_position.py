@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -376,6 +377,10 @@ def test_queries_and_keys_turned_together_are_of_the_same_tokens(shape: tuple[in
 def test_queries_and_keys_turned_together_are_of_one_type() -> None:
     with refused(TypeError, "query is torch.float64 but key is torch.float32"):
         Rotary().rotate_both(torch.zeros(3, 8), torch.zeros(3, 8).float(), torch.arange(3))
+    x, wrong = torch.zeros(3, 8), np.zeros((3, 8))
+    for pair, name in [((wrong, x), "query"), ((x, wrong), "key")]:
+        with refused(TypeError, f"{name} must be a Tensor, got a ndarray"):
+            Rotary().rotate_both(*pair, torch.arange(3))
 
 
 # From one rotary layout to the other

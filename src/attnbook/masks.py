@@ -118,8 +118,8 @@ def padding_mask(lengths: Integer[Tensor, "batch"], n_keys: int) -> Bool[Tensor,
             negative or above ``n_keys``; if ``n_keys`` is negative or no integer. (Compiled, the
             lengths themselves are not looked at.)
 
-    Source: no paper writes it down; in the code of Vaswani et al. 2017 it is
-    ``attention_bias_ignore_padding`` (tensor2tensor, ``layers/common_attention.py``).
+    Source: not in Vaswani et al. 2017, but in their code: ``attention_bias_ignore_padding``
+    (tensor2tensor, ``layers/common_attention.py``).
 
     Example:
         >>> padding_mask(torch.tensor([1, 3]), 3)[:, 0, 0].int()
