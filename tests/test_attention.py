@@ -651,7 +651,22 @@ class TestBadInput:
             with refused(ValueError, message):
                 attend(path, query, key, key, causal=True)
 
-    @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan])
+    @pytest.mark.parametrize("path", ["fused", "explicit"])
+    def test_scale_is_no_finite_number(self, path: str) -> None:
+        x = torch.zeros(5, 4)
+        for scale in (math.nan, math.inf, "1", True):
+            with refused(ValueError, f"scale must be a finite number, got {scale!r}"):
+                attend(path, x, x, x, scale=scale)
+
+    @pytest.mark.parametrize("path", ["fused", "explicit"])
+    def test_causal_is_neither_true_nor_false(self, path: str) -> None:
+        x = torch.zeros(5, 4)
+        for causal in (causal_mask(5), "no", None, 1):
+            message = f"causal must be True or False, got a {type(causal).__name__}"
+            with refused(TypeError, message):
+                attend(path, x, x, x, causal=causal)
+
+    @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan, None])
     def test_dropout_is_no_probability_below_one(self, dropout: float) -> None:
         x = torch.zeros(5, 4)
         for path in ("fused", "explicit"):

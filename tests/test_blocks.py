@@ -381,6 +381,9 @@ def test_decoder_gradients_are_those_of_finite_differences(
         (lambda: FeedForward(0, 3), "d_model must be a positive integer, got 0"),
         (lambda: FeedForward(4, 3.0), "d_ff must be a positive integer, got 3.0"),
         (lambda: Residual(0), "d_model must be a positive integer, got 0"),
+        (lambda: Residual(4, scale=math.nan), "scale must be a finite number, got nan"),
+        (lambda: Residual(4, eps="x"), "eps must be a finite number, got 'x'"),
+        (lambda: Residual(4, eps=-1e-5), "eps must not be negative, got -1e-05"),
         (lambda: FeedForward(4, 3, dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
         (lambda: Residual(4, dropout=-0.5), r"dropout must be in \[0, 1\), got -0.5"),
         (
@@ -424,3 +427,20 @@ def test_what_is_no_cache_is_refused(norm: NormPlace) -> None:
     for wrong in ({}, [], KeyValueCache()):
         with refused(TypeError, f"cache must be a DecoderCache, got a {type(wrong).__name__}"):
             DecoderBlock(12, 3, 20, norm=norm)(x, x, cache=wrong)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("kind", [FeedForward, Residual])
+def test_biases_are_there_or_not(kind: Callable[..., nn.Module]) -> None:
+    sizes = (4, 3) if kind is FeedForward else (4,)
+    with refused(TypeError, "bias must be True or False, got a str"):
+        kind(*sizes, bias="no")
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_decoder_needs_a_memory(norm: NormPlace) -> None:
+    block, x = DecoderBlock(12, 3, 20, norm=norm), torch.zeros(1, 5, 12)
+    for cache in (None, DecoderCache()):
+        with refused(TypeError, "memory must be a Tensor, got a NoneType"):
+            block(x, None, cache=cache)

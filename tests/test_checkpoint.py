@@ -298,7 +298,7 @@ def test_model_of_another_class_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="m holds Encoder, not LanguageModel"):
         LanguageModel.load(tmp_path / "m")
     safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(ValueError, match="holds no model of attnbook, not LanguageModel"):
+    with pytest.raises(ValueError, match=r"holds no model of attnbook$"):
         LanguageModel.load(tmp_path / "other")
 
 

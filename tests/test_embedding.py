@@ -129,3 +129,9 @@ def test_unknown_init_is_refused_with_the_known_names() -> None:
 
 def test_printed_module_says_sizes_and_factor() -> None:
     assert str(TokenEmbedding(7, 4, scaled=True)) == "TokenEmbedding(7, 4, factor=2)"
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_scaled_is_true_or_false() -> None:
+    with pytest.raises(TypeError, match=r"^scaled must be True or False, got a str$"):
+        TokenEmbedding(7, 4, scaled="no")

@@ -295,6 +295,14 @@ def unchanged(model: nn.Module) -> Callable[[], bool]:
     return lambda: all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("wrong", ["gpt2", None, nn.Linear])
+def test_what_is_no_model_is_refused(wrong: object) -> None:
+    name = type(wrong).__name__
+    with pytest.raises(TypeError, match=f"^model must be a Module, got a {name}$"):
+        initialize(wrong, "gpt2")
+
+
 @pytest.mark.parametrize("scheme", ["gpt2", "deepnorm", "t_fixup"])
 def test_scheme_that_needs_a_depth_is_refused_without_one(scheme: str) -> None:
     part = MultiHeadAttention(8, 2)

@@ -111,21 +111,28 @@ def test_causal_mask_needs_a_key_for_every_query(n_queries: int, n_keys: int) ->
     assert causal_mask(n_queries, n_keys, offset=0).shape == (n_queries, n_keys)
 
 
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(-1, 2), (2, -1), (-1, -1)])
-def test_sizes_must_not_be_negative(n_queries: int, n_keys: int) -> None:
-    message = f"sizes must not be negative, got {n_queries} queries and {n_keys} keys"
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("wrong", [-1, 2.0, True, "2"])
+@pytest.mark.parametrize("name", ["n_queries", "n_keys", "before", "after"])
+def test_sizes_and_widths_are_numbers_of_tokens(name: str, wrong: int) -> None:
+    message = f"{name} must be an integer, 0 or more, got {wrong!r}"
     for offset in (0, None):
+        sizes = {"n_queries": 2, "n_keys": 2, "offset": offset} | {name: wrong}
         with refused(ValueError, message):
-            causal_mask(n_queries, n_keys, offset=offset)
-        with refused(ValueError, message):
-            sliding_window_mask(n_queries, n_keys, before=1, offset=offset)
+            sliding_window_mask(**({"before": 1} | sizes))
+        if name.startswith("n_"):
+            with refused(ValueError, message):
+                causal_mask(**sizes)
 
 
-@pytest.mark.parametrize(("before", "after"), [(-1, 0), (0, -1), (-2, -3)])
-def test_windows_reach_no_negative_number_of_tokens(before: int, after: int) -> None:
-    message = f"a window reaches 0 or more tokens, got before={before}, after={after}"
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("offset", [1.5, True, "0"])
+def test_offset_is_a_position(offset: int) -> None:
+    message = f"offset must be an integer, got {offset!r}"
     with refused(ValueError, message):
-        sliding_window_mask(3, before=before, after=after)
+        causal_mask(3, offset=offset)
+    with refused(ValueError, message):
+        sliding_window_mask(3, before=1, offset=offset)
 
 
 # Padding

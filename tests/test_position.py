@@ -111,7 +111,8 @@ def test_number_of_positions_is_a_number(n_positions: int) -> None:
         sinusoidal_positions(n_positions, 4)
 
 
-@pytest.mark.parametrize("base", [0.0, -10.0, math.nan, math.inf])
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("base", [0.0, -10.0, math.nan, math.inf, None])
 def test_base_must_be_positive_and_finite(base: float) -> None:
     with refused(ValueError, f"base must be positive and finite, got {base}"):
         sinusoidal_positions(3, 4, base=base)
@@ -518,11 +519,30 @@ def test_what_is_done_to_the_rows_in_place_stays_there(
     assert torch.equal(positions.table, before)
 
 
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(-1, 2), (2, -1)])
-def test_bias_is_of_no_negative_size(n_queries: int, n_keys: int) -> None:
-    message = f"sizes must not be negative, got {n_queries} queries and {n_keys} keys"
-    with refused(ValueError, message):
-        alibi_bias(2, n_queries, n_keys)
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("wrong", [-1, 3.0])
+@pytest.mark.parametrize("name", ["n_queries", "n_keys"])
+def test_sizes_of_a_bias_are_numbers(name: str, wrong: int) -> None:
+    with refused(ValueError, f"{name} must be an integer, 0 or more, got {wrong}"):
+        alibi_bias(2, **({"n_queries": 2, "n_keys": 2} | {name: wrong}))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_bias_falls_to_both_sides_or_not() -> None:
+    with refused(TypeError, "bidirectional must be True or False, got a int"):
+        ALiBi(8)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
+def test_positions_are_asked_for_by_number(
+    kind: type[SinusoidalPositions | LearnedPositions],
+) -> None:
+    message = "n_tokens and offset must be integers, got a {}, a {}"
+    with refused(TypeError, message.format("Tensor", "int")):
+        kind(5, 4)(torch.zeros(2, 3, 4))
+    with refused(TypeError, message.format("int", "float")):
+        kind(5, 4)(2, offset=1.0)
 
 
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 2), (1, 0)])

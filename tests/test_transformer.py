@@ -324,7 +324,7 @@ def test_a_target_that_is_left_out_is_not_the_one_that_is_wrong() -> None:
 
 def test_targets_of_an_encoder_decoder_are_a_batch(without_shape_checks: None) -> None:
     ids = torch.ones(2, 5, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"ids must have shape \(batch, tokens\), got \(5,\)"):
+    with pytest.raises(ValueError, match=r"target must have shape \(batch, tokens\), got \(5,\)"):
         pair().loss(ids, ids[0])
 
 
@@ -761,10 +761,13 @@ def test_nothing_to_add_gives_the_beginning() -> None:
     ("ids", "n_tokens", "options", "message"),
     [
         ([[1, 2]], 8, {}, "the model takes at most 9 tokens, got 10"),
-        ([[1, 2]], -1, {}, "n_tokens must not be negative, got -1"),
-        ([[1, 2]], 1, {"temperature": -1.0}, "temperature must not be negative, got -1.0"),
-        ([[1, 2]], 1, {"temperature": math.nan}, "temperature must not be negative, got nan"),
-        ([[1, 2]], 1, {"top_k": 0}, "top_k must be positive, got 0"),
+        ([[1, 2]], -1, {}, "n_tokens must be an integer, 0 or more, got -1"),
+        ([[1, 2]], 3.0, {}, "n_tokens must be an integer, 0 or more, got 3.0"),
+        ([[1, 2]], 1, {"temperature": -1.0}, "temperature must be a number, 0 or more, got -1.0"),
+        ([[1, 2]], 1, {"temperature": math.nan}, "temperature must be a number, .* got nan"),
+        ([[1, 2]], 1, {"temperature": None}, "temperature must be a number, .* got None"),
+        ([[1, 2]], 1, {"top_k": 0}, "top_k must be a positive integer, got 0"),
+        ([[1, 2]], 1, {"top_k": 2.0}, "top_k must be a positive integer, got 2.0"),
         ([[]], 1, {}, r"with a token or more, got \(1, 0\)"),
         ([1, 2], 1, {}, r"must have shape \(batch, tokens\) .* got \(2,\)"),
     ],
@@ -1029,11 +1032,11 @@ def test_generation_from_few_and_from_small_tokens() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, s: m.generate(s, start_id=1, end_id=2, n_tokens=-1), "not be negative, got -1"),
+        (lambda m, s: m.generate(s, start_id=1, end_id=2, n_tokens=-1), "0 or more, got -1"),
         (lambda m, s: m.generate(s, start_id=1, end_id=2, n_tokens=10), "at most 9 .* got 10"),
         (lambda m, s: m(s.repeat(1, 4), s), "the model takes at most 9 tokens, got 12"),
         (lambda m, s: m(s, s.repeat(1, 4)), "the model takes at most 9 tokens, got 12"),
-        (lambda m, s: m(s, s[:1]), "x has a batch of 1 but memory of 2"),
+        (lambda m, s: m(s, s[:1]), "target has a batch of 1 but source of 2"),
         (
             lambda m, s: m.decode(s, m.encode(s), s[:1]),
             r"source has shape \(1, 3\) but memory \(2, 3, 12\)",
@@ -1063,9 +1066,20 @@ def test_start_and_end_are_ids_of_the_target(
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_decoder_refuses_what_is_no_memory_and_no_source() -> None:
+def test_encoder_decoder_names_what_is_no_memory_and_no_ids() -> None:
     model, ids = pair(), torch.ones(2, 3).long()
+    for source, target, name in [(ids / 2, ids, "source"), (ids, ids / 2, "target")]:
+        with pytest.raises(TypeError, match=f"^{name} must be integers, got a tensor of"):
+            model(source, target)
     with pytest.raises(TypeError, match=r"^memory must be a Tensor, got a NoneType$"):
         model.decode(ids, None, ids)
     with pytest.raises(TypeError, match=r"^source must be an integer tensor, got a NoneType$"):
         model.decode(ids, model.encode(ids), None)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("position", ["sinusoidal", "rotary"])
+def test_no_position_is_negative(position: str) -> None:
+    model = LanguageModel(dataclasses.replace(SMALL, position=position))
+    with pytest.raises(ValueError, match=r"^offset must be an integer, 0 or more, got -3$"):
+        model.input(torch.ones(1, 2).long(), offset=-3)

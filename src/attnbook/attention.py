@@ -9,7 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnbook.checks import check_boolean, check_dropout, check_floating, check_kind, check_sizes
+from attnbook.checks import (
+    check_boolean,
+    check_count,
+    check_dropout,
+    check_finite,
+    check_flags,
+    check_floating,
+    check_kind,
+    check_sizes,
+)
 from attnbook.draw import draw_
 from attnbook.masks import causal_mask, combine_masks
 from attnbook.position import ALiBi, Rotary
@@ -58,7 +67,7 @@ def attention_weights(
     .. math:: A_{ij} = \frac{M_{ij}\, e^{S_{ij}}}{\sum_l M_{il}\, e^{S_{il}}}
 
     Every row sums to one. A query that may attend to nothing gets a row of zeros, with gradients
-    that are zero and not NaN.
+    that are zero and not NaN. (So says the mask; a row of logits that are all −inf gives NaN.)
 
     Args:
         logits: from :func:`attention_logits`.
@@ -134,7 +143,8 @@ def scaled_dot_product_attention(
     Asked for the weights, it computes them step by step, as written here: that is the definition.
     Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
     together. (The kernel may have no second derivatives and none in forward mode, where the
-    definition has them.)
+    definition has them; and without a mask torch's kernel for CPUs makes zeros of a query that is
+    NaN, where the definition stays NaN.)
 
     The leading dimensions of the three are the same, with one exception: the last of them, the
     heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of
@@ -155,9 +165,9 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: if query, key, value and bias are not floating-point tensors of one type, or the
-            mask is not boolean.
+            mask is not boolean, or ``causal`` is neither ``True`` nor ``False``.
         ValueError: if widths, leading dimensions, numbers of keys, or the shape of mask or bias do
-            not fit, or ``dropout`` is not in [0, 1).
+            not fit, ``dropout`` is not in [0, 1), or ``scale`` is not finite.
 
     Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023, section 2.2, for the groups.
 
@@ -169,7 +179,10 @@ def scaled_dot_product_attention(
     """
     _check_types(query=query, key=key, value=value)
     group = _check_shapes(query, key, value)
+    check_flags(causal=causal)
     check_dropout(dropout)
+    if scale is not None:
+        check_finite(scale=scale)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     logits_shape = (*query.shape[:-1], n_keys)
     if mask is not None:
@@ -286,10 +299,9 @@ class KeyValueCache:
         """Forget all tokens after the first ``n_tokens``, those of a memory too.
 
         Raises:
-            ValueError: if ``n_tokens`` is negative.
+            ValueError: if ``n_tokens`` is negative or no integer.
         """
-        if n_tokens < 0:
-            raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
+        check_count("n_tokens", n_tokens)
         if n_tokens == 0:
             self.key = self.value = self.memory = None
         elif self.key is not None and self.value is not None and n_tokens < len(self):
@@ -496,8 +508,9 @@ class MultiHeadAttention(nn.Module):
             cache: in self-attention, ``x`` are the tokens after those in the cache, and are added
                 to it; a call that raises leaves it as it was. Several at a time still need
                 ``causal=True``. In cross-attention the cache keeps the keys and values of the
-                memory, so that later steps with the same memory do not compute them again: one
-                that was changed in place meanwhile is not noticed.
+                memory: later steps with the same memory, or an equal one, do not compute them
+                again. Not noticed: a memory that was changed in place meanwhile, or an attention
+                of the same sizes and other weights.
             return_weights: return ``(output, weights)``, the weights of each head, in training
                 after dropout.
 

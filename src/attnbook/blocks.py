@@ -14,7 +14,14 @@ from attnbook.attention import (
     ProjectionBias,
     restored_on_error,
 )
-from attnbook.checks import check_dropout, check_floating, check_kind, check_sizes
+from attnbook.checks import (
+    check_dropout,
+    check_finite,
+    check_flags,
+    check_floating,
+    check_kind,
+    check_sizes,
+)
 from attnbook.draw import draw_
 from attnbook.position import ALiBi, Rotary
 
@@ -69,6 +76,7 @@ class FeedForward(nn.Module):
         super().__init__()
         check_sizes(d_model=d_model, d_ff=d_ff)
         _check_choice("activation", activation, Activation)
+        check_flags(bias=bias)
         check_dropout(dropout)
         self.d_model = d_model
         self.activation = activation
@@ -115,7 +123,8 @@ class Residual(nn.Module):
 
     Raises:
         ValueError: if a size is not positive, ``norm`` is none of the three, ``dropout`` is not in
-            [0, 1), or a ``scale`` other than 1 meets another place than ``"post"``.
+            [0, 1), ``scale`` or ``eps`` is not finite or ``eps`` is negative, or there is a
+            ``scale`` other than 1 and the norm's place is not ``"post"``.
 
     Source: Xiong et al. 2020, figure 1; Wang et al. 2022 (DeepNet), section 3, for α.
 
@@ -138,7 +147,11 @@ class Residual(nn.Module):
         super().__init__()
         check_sizes(d_model=d_model)
         _check_choice("norm", norm, NormPlace)
+        check_flags(bias=bias)
+        check_finite(scale=scale, eps=eps)
         check_dropout(dropout)
+        if eps < 0:
+            raise ValueError(f"eps must not be negative, got {eps}")
         if scale != 1 and norm != "post":
             raise ValueError(f"only a post-norm stream is scaled, got {scale} with norm={norm!r}")
         self.place = norm
@@ -382,10 +395,12 @@ class DecoderBlock(nn.Module):
                 that raises leaves it as it was.
 
         Raises:
-            TypeError: if ``cache`` is no ``DecoderCache``; and as ``MultiHeadAttention``.
+            TypeError: if there is no ``memory``, or ``cache`` is no ``DecoderCache``; and as
+                ``MultiHeadAttention``.
             ValueError: as ``MultiHeadAttention``.
         """
         check_floating("x", x, self.d_model)
+        check_kind("memory", memory, Tensor)  # without one, x itself would be seen as a whole
         if cache is not None:
             check_kind("cache", cache, DecoderCache)
         caches = [] if cache is None else [cache.attention, cache.cross_attention]

@@ -1,6 +1,7 @@
 """Arguments that several rooms refuse in the same words."""
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -130,5 +131,35 @@ def check_dropout(dropout: float) -> None:
         Traceback (most recent call last):
         ValueError: dropout must be in [0, 1), got 1.0
     """
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
+
+
+def check_finite(**numbers: float) -> None:
+    """Refuse NaN, what is infinite, and what is no number.
+
+    Raises:
+        ValueError: names the first of them.
+
+    Example:
+        >>> check_finite(scale=float("nan"))
+        Traceback (most recent call last):
+        ValueError: scale must be a finite number, got nan
+    """
+    for name, number in numbers.items():
+        if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
+            raise ValueError(f"{name} must be a finite number, got {number!r}")
+
+
+def check_flags(**flags: bool) -> None:
+    """Refuse what is neither true nor false: ``"no"`` would count as true.
+
+    Raises:
+        TypeError: names the first of them.
+
+    Example:
+        >>> check_flags(causal=True, scaled=False)
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got a {type(flag).__name__}")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import check_floating, check_integer, check_sizes
+from attnbook.checks import check_flags, check_floating, check_integer, check_sizes
 from attnbook.draw import draw_
 
 
@@ -49,6 +49,7 @@ class TokenEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model)
+        check_flags(scaled=scaled)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.factor = math.sqrt(d_model) if scaled else 1.0
         draw_(self.weight, init, fan_in=vocab_size, fan_out=d_model)

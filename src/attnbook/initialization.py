@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
+from attnbook.checks import check_kind
 from attnbook.draw import DRAWS, Distribution, fill_
 from attnbook.embedding import TokenEmbedding
 from attnbook.position import LearnedPositions
@@ -226,7 +227,8 @@ def initialize(
             ``n_layers`` is no positive int; if ``"deepnorm"`` meets a model without
             ``norm="deepnorm"``, or made for another depth (one stack of an encoder-decoder, too,
             where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms.
-        TypeError: if the model has a parameter that belongs to nothing this package knows.
+        TypeError: if ``model`` is no module, or has a parameter that belongs to nothing this
+            package knows.
 
     Source: that of each scheme stands in its row of :data:`SCHEMES`.
 
@@ -237,6 +239,7 @@ def initialize(
         >>> round(model.blocks[0].attention.output.weight.std().item(), 4)   # 0.02/sqrt(16)
         0.005
     """
+    check_kind("model", model, nn.Module)
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
     if n_layers is not None and (type(n_layers) is not int or n_layers < 1):

@@ -32,8 +32,8 @@ def causal_mask(
         device: where the mask is made.
 
     Raises:
-        ValueError: if a size is negative, or there are fewer keys than queries and no offset says
-            where the queries stand.
+        ValueError: if a size is negative or no integer, or there are fewer keys than queries and
+            no offset says where the queries stand.
 
     Source: Vaswani et al. 2017, section 3.2.3.
 
@@ -46,7 +46,7 @@ def causal_mask(
                 [1, 1, 0]], dtype=torch.int32)
     """
     n_keys = n_queries if n_keys is None else n_keys
-    _check_sizes(n_queries, n_keys)
+    _check_sizes(n_queries, n_keys, offset)
     offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(offset)
 
@@ -78,8 +78,8 @@ def sliding_window_mask(
         device: where the mask is made.
 
     Raises:
-        ValueError: if a size or a width is negative, or there are fewer keys than queries and no
-            offset says where the queries stand.
+        ValueError: if a size or a width is negative or no integer, or there are fewer keys than
+            queries and no offset says where the queries stand.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1; Jiang et al. 2023 (Mistral 7B), section
     2.
@@ -92,10 +92,10 @@ def sliding_window_mask(
                 [0, 0, 1, 1]], dtype=torch.int32)
     """
     n_keys = n_queries if n_keys is None else n_keys
-    _check_sizes(n_queries, n_keys)
+    _check_sizes(n_queries, n_keys, offset)
     offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
-    if before < 0 or after < 0:
-        raise ValueError(f"a window reaches 0 or more tokens, got before={before}, after={after}")
+    check_count("before", before)
+    check_count("after", after)
     everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     last, first = min(offset + after, n_keys), max(offset - before, -n_queries)
     return everything.tril(last).triu(first)
@@ -219,6 +219,8 @@ def _aligned_to_end(n_queries: int, n_keys: int) -> int:
     return n_keys - n_queries
 
 
-def _check_sizes(n_queries: int, n_keys: int) -> None:
-    if n_queries < 0 or n_keys < 0:
-        raise ValueError(f"sizes must not be negative, got {n_queries} queries and {n_keys} keys")
+def _check_sizes(n_queries: int, n_keys: int, offset: int | None) -> None:
+    check_count("n_queries", n_queries)
+    check_count("n_keys", n_keys)
+    if offset is not None and not is_integer(offset):
+        raise ValueError(f"offset must be an integer, got {offset!r}")

@@ -3,13 +3,21 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import check_count, check_floating, check_integer, check_sizes
+from attnbook.checks import (
+    check_count,
+    check_flags,
+    check_floating,
+    check_integer,
+    check_sizes,
+    is_integer,
+)
 
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
 Layout = Literal["interleaved", "half_split"]
@@ -92,7 +100,12 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, n_tokens: int, *, offset: int = 0) -> Float[Tensor, "tokens d_model"]:
-        """Rows ``offset … offset + n_tokens − 1``; ``ValueError`` where there are none."""
+        """Rows ``offset … offset + n_tokens − 1``.
+
+        Raises:
+            TypeError: if one of the two is no integer: the embeddings are added outside.
+            ValueError: where there are no such rows.
+        """
         return _rows(self.table, n_tokens, offset)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
@@ -135,7 +148,12 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.randn(max_tokens, d_model) * 0.02)
 
     def forward(self, n_tokens: int, *, offset: int = 0) -> Float[Tensor, "tokens d_model"]:
-        """Rows ``offset … offset + n_tokens − 1``; ``ValueError`` where there are none."""
+        """Rows ``offset … offset + n_tokens − 1``.
+
+        Raises:
+            TypeError: if one of the two is no integer: the embeddings are added outside.
+            ValueError: where there are no such rows.
+        """
         return _rows(self.table, n_tokens, offset)
 
 
@@ -283,7 +301,7 @@ def convert_rotary_weight(
     """
     _check_layout(to, "to")
     outputs = weight.shape[0]
-    if n_heads < 1 or outputs % (2 * n_heads):
+    if not is_integer(n_heads) or n_heads < 1 or outputs % (2 * n_heads):
         raise ValueError(f"{outputs} outputs are not {n_heads} heads of an even width")
     other: Layout = "interleaved" if to == "half_split" else "half_split"
     heads = weight.unflatten(0, (n_heads, -1)).movedim(1, -1)  # (heads, …, d_head)
@@ -303,6 +321,9 @@ class ALiBi:
     Args:
         bidirectional: the bias falls to both sides of the query.
 
+    Raises:
+        TypeError: if ``bidirectional`` is neither ``True`` nor ``False``.
+
     Source: Press et al. 2022, section 3; the symmetric form for encoders is by the same authors,
     in their repository's issue 5.
 
@@ -314,6 +335,10 @@ class ALiBi:
     """
 
     bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the setting."""
+        check_flags(bidirectional=self.bidirectional)
 
     def bias(
         self,
@@ -407,8 +432,8 @@ def alibi_bias(
         tensor([[-1.5000, -1.0000, -0.5000,  0.0000]])
     """
     n_keys = n_queries if n_keys is None else n_keys
-    if n_queries < 0 or n_keys < 0:
-        raise ValueError(f"sizes must not be negative, got {n_queries} queries and {n_keys} keys")
+    check_count("n_queries", n_queries)
+    check_count("n_keys", n_keys)
     if n_keys < n_queries:
         raise ValueError(
             f"ALiBi needs at least as many keys as queries, got {n_queries} queries and "
@@ -456,6 +481,9 @@ def _join(first: Tensor, second: Tensor, layout: Layout) -> Tensor:
 
 
 def _rows(table: Tensor, n_tokens: int, offset: int) -> Tensor:
+    if not is_integer(n_tokens) or not is_integer(offset):
+        given = ", ".join(f"a {type(one).__name__}" for one in (n_tokens, offset))
+        raise TypeError(f"n_tokens and offset must be integers, got {given}")
     if n_tokens < 0 or offset < 0 or offset + n_tokens > len(table):
         raise ValueError(
             f"the table has positions 0 … {len(table) - 1}, got positions {offset} … "
@@ -471,5 +499,5 @@ def _check_layout(layout: str, name: str = "layout") -> None:
 
 
 def _check_base(base: float) -> None:
-    if not 0 < base < math.inf:
-        raise ValueError(f"base must be positive and finite, got {base}")
+    if not isinstance(base, Real) or not 0 < base < math.inf:
+        raise ValueError(f"base must be positive and finite, got {base!r}")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -17,7 +18,13 @@ from torch import Generator, Tensor, nn
 from attnbook import checkpoint
 from attnbook.attention import KeyValueCache, ProjectionBias, restored_on_error
 from attnbook.blocks import Activation, DecoderBlock, DecoderCache, EncoderBlock
-from attnbook.checks import check_dropout, check_floating, check_integer
+from attnbook.checks import (
+    check_count,
+    check_dropout,
+    check_floating,
+    check_integer,
+    check_sizes,
+)
 from attnbook.draw import draw_, get_draw
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import token_mask
@@ -274,7 +281,8 @@ class Model(nn.Module):
         weights, metadata = checkpoint.read(path)
         held = metadata.get("model") if metadata.get("format") == "attnbook" else None
         if held != cls.__name__:
-            raise ValueError(f"{path} holds {held or 'no model of attnbook'}, not {cls.__name__}")
+            what = "no model of attnbook" if held is None else f"{held}, not {cls.__name__}"
+            raise ValueError(f"{path} holds {what}")
         try:
             # On the CPU, whatever the default is, and with no draw from the global generator.
             with torch.device("cpu"), torch.random.fork_rng(devices=[]):
@@ -392,7 +400,7 @@ class Encoder(Model):
             TypeError: if ``ids`` are not integers.
             ValueError: as ``forward``.
         """
-        _check_ids(ids, offset, self.config.max_tokens)
+        _check_ids("ids", ids, offset, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, ids, offset)
         return torch.dropout(x, self.dropout, self.training)
 
@@ -539,11 +547,11 @@ class LanguageModel(Encoder):
             raise ValueError(
                 f"ids must have shape (batch, tokens) with a token or more, got {tuple(ids.shape)}"
             )
-        for name, given in (("n_tokens", n_tokens), ("temperature", temperature)):
-            if not given >= 0:
-                raise ValueError(f"{name} must not be negative, got {given}")
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k must be positive, got {top_k}")
+        check_count("n_tokens", n_tokens)
+        if not isinstance(temperature, Real) or not temperature >= 0:
+            raise ValueError(f"temperature must be a number, 0 or more, got {temperature!r}")
+        if top_k is not None:
+            check_sizes(top_k=top_k)
         _check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         with self._evaluating():
             ids = ids.long()
@@ -644,7 +652,7 @@ class Transformer(Model):
             TypeError: if ``source`` is no integer tensor.
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        _check_ids(source, 0, self.config.max_tokens)
+        _check_ids("source", source, 0, self.config.max_tokens)
         x = _embed(self.embedding, self.positions, source, 0)
         x = torch.dropout(x, self.dropout, self.training)
         for block in self.encoder_blocks:
@@ -682,7 +690,9 @@ class Transformer(Model):
         if cache is not None:
             _check_cache(cache, DecoderCache, len(self.decoder_blocks))
         offset = 0 if cache is None else len(cache[0])
-        _check_ids(target, offset, self.config.max_tokens)
+        _check_ids("target", target, offset, self.config.max_tokens)
+        if len(target) != len(source):
+            raise ValueError(f"target has a batch of {len(target)} but source of {len(source)}")
         embedding = self.embedding if self.target_embedding is None else self.target_embedding
         x = _embed(embedding, self.target_positions, target, offset)
         x = torch.dropout(x, self.dropout, self.training)
@@ -716,7 +726,7 @@ class Transformer(Model):
             ValueError: if nothing of the target is left to predict (on a GPU the loss is NaN then),
                 or as ``forward``.
         """
-        _check_ids(target, 0, self.config.max_tokens + 1)  # the last one is not read
+        _check_ids("target", target, 0, self.config.max_tokens + 1)  # the last one is not read
         ignored = -100 if self.config.padding_id is None else self.config.padding_id
         return self._cross_entropy(self(source, target[:, :-1]), target[:, 1:], ignored)
 
@@ -749,8 +759,7 @@ class Transformer(Model):
         for name, given in (("start_id", start_id), ("end_id", end_id)):
             if type(given) is not int or not 0 <= given < target_vocab:
                 raise ValueError(f"{name} must be an int in 0 … {target_vocab - 1}, got {given!r}")
-        if n_tokens < 0:
-            raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
+        check_count("n_tokens", n_tokens)
         _check_length(n_tokens, self.config.max_tokens)
         filler = end_id if self.config.padding_id is None else self.config.padding_id
         with self._evaluating():
@@ -837,7 +846,11 @@ def _check_cache(
 ) -> None:
     """One for each block, all as long: a half-filled one would be a wrong answer later."""
     if not isinstance(cache, list) or not all(isinstance(one, kind) for one in cache):
-        raise TypeError(f"cache must be a list of {kind.__name__}, as new_cache() makes it")
+        inside = {type(one).__name__ for one in cache} if isinstance(cache, list) else ()
+        given = f"a {type(cache).__name__}" + (f" of {', '.join(sorted(inside))}" if inside else "")
+        raise TypeError(
+            f"cache must be a list of {kind.__name__}, as new_cache() makes it, got {given}"
+        )
     lengths = [len(one) for one in cache]
     # Compared, not collected in a set: compiled, a length stays open only if nobody hashes it.
     unequal = any(length != lengths[0] for length in lengths)
@@ -848,10 +861,13 @@ def _check_cache(
         )
 
 
-def _check_ids(ids: Integer[Tensor, "batch tokens"], offset: int, max_tokens: int) -> None:
-    check_integer("ids", ids)
+def _check_ids(
+    name: str, ids: Integer[Tensor, "batch tokens"], offset: int, max_tokens: int
+) -> None:
+    check_integer(name, ids)
     if ids.dim() != 2:
-        raise ValueError(f"ids must have shape (batch, tokens), got {tuple(ids.shape)}")
+        raise ValueError(f"{name} must have shape (batch, tokens), got {tuple(ids.shape)}")
+    check_count("offset", offset)
     _check_length(offset + ids.shape[1], max_tokens)
 
 
