@@ -608,8 +608,8 @@ def caches(*lengths: int) -> list[KeyValueCache]:
 @pytest.mark.parametrize(
     ("cache", "error", "message"),
     [
-        (KeyValueCache(), TypeError, r"must be a list of KeyValueCache, as new_cache\(\)"),
-        ([DecoderCache(), DecoderCache()], TypeError, "must be a list of KeyValueCache"),
+        (KeyValueCache(), TypeError, r"list of KeyValueCache, as new_cache\(\) .* got a KeyValueC"),
+        ([DecoderCache(), None], TypeError, ".* got a list of DecoderCache, NoneType$"),
         ([], ValueError, "has 2 blocks, .* got 0 of lengths"),
         (caches(2), ValueError, r"has 2 blocks, .* got 1 of lengths \[2\]"),
         (caches(2, 3), ValueError, r"all as long; got 2 of lengths \[2, 3\]"),
