@@ -407,7 +407,7 @@ def test_unknown_scheme_is_refused_with_the_known_names() -> None:
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("n_layers", [0, -1, 2.5, True])
 def test_depth_must_be_a_positive_int(n_layers: float) -> None:
-    with pytest.raises(ValueError, match=f"n_layers must be a positive int, got {n_layers}"):
+    with pytest.raises(ValueError, match=f"n_layers must be a positive integer, got {n_layers}"):
         initialize(FeedForward(4, 4), "gpt2", n_layers=n_layers)
 
 

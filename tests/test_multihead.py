@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -329,10 +330,20 @@ def paddings(draw: st.DrawFn, tokens: int) -> Tensor:
     return token_mask(torch.randint(draw(st.integers(1, 3)), (2, tokens)), padding_id=0)
 
 
-def with_other_padding(tokens: Tensor, real: Tensor) -> Tensor:
-    """The same tokens with something large between them, leaves for gradients."""
-    other = torch.where(real[..., None], tokens, 50 * torch.randn_like(tokens))
-    return other.detach().requires_grad_()
+def assert_padding_is_not_seen(
+    call: Callable[[Tensor], Tensor], tokens: Tensor, real: Tensor, others: Sequence[Tensor]
+) -> None:
+    """Output and gradients are the same with something large between the real tokens."""
+    padded = torch.where(real[..., None], tokens, 50 * torch.randn_like(tokens))
+    results, direction = [], torch.randn_like(call(tokens))
+    for x in (tokens.requires_grad_(), padded.requires_grad_()):
+        output = call(x)
+        gradients = torch.autograd.grad(output, [x, *others], direction)
+        assert not gradients[0][~real].any()
+        results.append([output, *gradients])
+    for before, after in zip(*results, strict=True):
+        assert torch.equal(after, before)
+    assert results[0][1][real].any(-1).all()
 
 
 @given(module=modules(), tokens=st.integers(1, 6), dtype=dtypes, data=st.data())
@@ -342,16 +353,13 @@ def test_what_stands_in_the_padding_reaches_no_real_output_and_no_gradient(
 ) -> None:
     x, mask = tokens_for(module.to(dtype), 2, tokens), data.draw(paddings(tokens))
     causal = needs_causal(module.position) or data.draw(st.booleans())
-    real, direction = mask[:, 0, 0], torch.randn_like(x)
-    results = []
-    for y in (x.requires_grad_(), with_other_padding(x, real)):
-        output = run(path, module, y, mask=mask, causal=causal)[real]
-        gradients = torch.autograd.grad(output, [y, *module.parameters()], direction[real])
-        assert not gradients[0][~real].any()
-        results.append([output, *gradients])
-    for before, after in zip(*results, strict=True):
-        assert torch.equal(after, before)
-    assert results[0][1][real].any(-1).all()
+    real = mask[:, 0, 0]
+    assert_padding_is_not_seen(
+        lambda y: run(path, module, y, mask=mask, causal=causal)[real],
+        x,
+        real,
+        [*module.parameters()],
+    )
 
 
 @given(
@@ -371,16 +379,13 @@ def test_what_stands_in_a_memorys_padding_reaches_no_output_and_no_gradient(
     data: st.DataObject,
 ) -> None:
     x, memory = tokens_for(module.to(dtype), 2, queries), memory_for(module, 2, keys)
-    mask, direction = data.draw(paddings(keys)), torch.randn_like(x)
-    real, results = mask[:, 0, 0], []
-    for y in (memory.requires_grad_(), with_other_padding(memory, real)):
-        output = run(path, module, x.requires_grad_(), y, mask)
-        gradients = torch.autograd.grad(output, [y, x, *module.parameters()], direction)
-        assert not gradients[0][~real].any()
-        results.append([output, *gradients])
-    for before, after in zip(*results, strict=True):
-        assert torch.equal(after, before)
-    assert results[0][1][real].any(-1).all()
+    mask = data.draw(paddings(keys))
+    assert_padding_is_not_seen(
+        lambda y: run(path, module, x, y, mask),
+        memory,
+        mask[:, 0, 0],
+        [x.requires_grad_(), *module.parameters()],
+    )
 
 
 @given(

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
-from attnbook.checks import check_kind
+from attnbook.checks import check_kind, check_sizes
 from attnbook.draw import DRAWS, Distribution, fill_
 from attnbook.embedding import TokenEmbedding
 from attnbook.position import LearnedPositions
@@ -242,8 +242,8 @@ def initialize(
     check_kind("model", model, nn.Module)
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-    if n_layers is not None and (type(n_layers) is not int or n_layers < 1):
-        raise ValueError(f"n_layers must be a positive int, got {n_layers!r}")
+    if n_layers is not None:
+        check_sizes(n_layers=n_layers)
     row = SCHEMES[scheme]
     layers = (module for _, module in model.named_modules(remove_duplicate=False))
     blocks = [module for module in layers if isinstance(module, EncoderBlock | DecoderBlock)]
