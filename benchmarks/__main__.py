@@ -18,7 +18,7 @@ QUICK_RESULTS = Path("_build", "benchmarks")
 # Memory otherwise goes back to the system and comes again, page by page: NumPy's at each step, that
 # of models which take turns now and then. Alone, no step of theirs waits for a page.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
-MODULES = ("attention", "training", "matrices", "threads", "probes")
+MODULES = ("attention", "training", "threads", "probes")
 MUCH = 0.1
 """Others take so large a share of the cores: the numbers would be theirs."""
 

@@ -16,7 +16,16 @@ from torch import Generator, Tensor
 from tqdm import tqdm
 
 from benchmarks import report
-from benchmarks.contenders import OURS, Contender, Size, check_equal, contenders
+from benchmarks.contenders import (
+    OURS,
+    OURS_BIASED,
+    PACKED,
+    PACKED_BIASED,
+    Contender,
+    Size,
+    check_equal,
+    contenders,
+)
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import Call, Times, environment, quartiles, race, speed_ratio, threads
 
@@ -28,7 +37,7 @@ TOKENS = (32, 128, 512, 1024)
 MEMORY_D_MODEL = 256
 MEMORY_TOKENS = (128, 512, 1024, 2048)
 MODES = ("forward", "forward+backward")
-UNMASKED = f"{OURS}, no mask"
+OF_OURS = (OURS, OURS_BIASED, PACKED, PACKED_BIASED)
 
 
 def speed_sizes(device: str, *, quick: bool) -> list[Size]:
@@ -48,8 +57,8 @@ def speed_row(
     *,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
-    seconds: float = 4.0,
-    rounds: tuple[int, int] = (11, 101),
+    seconds: float = 6.0,
+    rounds: tuple[int, int] = (15, 101),
 ) -> dict[str, Any]:
     """Time one size in one mode, after checking that all compute the same."""
     _check(size, device)
@@ -58,29 +67,35 @@ def speed_row(
     products = Products(size, device=device, dtype=dtype)
     for contender in participants:
         contender.module.train(mode != "forward")
+    modules = {contender.name: contender.module for contender in participants}
     with torch.set_grad_enabled(mode != "forward"):
         calls = {c.name: _call(c, mode, x, gradient) for c in participants}
         if mode == "forward":
             calls |= {"projections": products.project, "attention products": products.attend}
             calls |= {"softmax": products.softmax}
-            calls |= {UNMASKED: partial(participants[0].module, x)}
+            calls |= {f"{name}, no mask": partial(modules[name], x) for name in (OURS, PACKED)}
         times = race(calls, seconds=seconds, rounds=rounds, device=device)
     row = {"mode": mode, **asdict(size), "n_heads": size.n_heads, **compare(times, participants)}
-    return row | {"limit": products.limit(times)} if mode == "forward" else row
+    if mode == "forward":
+        row["limit"] = products.limit(times, OURS)
+        row["packed"]["limit"] = products.limit(times, PACKED)
+    return row
 
 
 def compare(times: Times, participants: Iterable[Contender]) -> dict[str, Any]:
-    """Milliseconds, and our speed divided by each peer's: quartiles over the rounds.
+    """Milliseconds, and our speed divided by each peer's, packed and not.
 
     A peer with biases is compared with ours with biases, all others with ours without.
     """
-    peers = [c for c in participants if c.name != c.twin]
-    speed = {peer.name: speed_ratio(times, peer.twin, peer.name) for peer in peers}
+    peers = [c for c in participants if c.name not in OF_OURS]
+    three = {c.name: speed_ratio(times, OURS_BIASED if c.bias else OURS, c.name) for c in peers}
+    one = {c.name: speed_ratio(times, PACKED_BIASED if c.bias else PACKED, c.name) for c in peers}
     return {
         "rounds": len(times[OURS]),
         "milliseconds": {name: quartiles(1e3 * seconds) for name, seconds in times.items()},
-        "speed": speed,
-        "fastest_peer": min(speed, key=lambda name: speed[name][1]),
+        "speed": three,
+        "packed": {"speed": one},
+        "fastest_peer": min(three, key=lambda name: three[name][1]),
     }
 
 
@@ -128,15 +143,16 @@ class Products:
         between_tokens = 2 * 2 * n_tokens * self.size.tokens * d_model
         return projections + between_tokens
 
-    def limit(self, times: Times) -> dict[str, Any]:
+    def limit(self, times: Times, name: str) -> dict[str, Any]:
         """Rates in 10⁹ operations a second, and ours divided by those of the parts alone."""
+        unmasked = times[f"{name}, no mask"]
         shortest = times["projections"] + times["attention products"]
         billions = self.operations / 1e9
         return {
-            "ours_gflops": quartiles(billions / times[UNMASKED]),
+            "ours_gflops": quartiles(billions / unmasked),
             "products_gflops": quartiles(billions / shortest),
-            "share": quartiles(shortest / times[UNMASKED]),
-            "share_with_softmax": quartiles((shortest + times["softmax"]) / times[UNMASKED]),
+            "share": quartiles(shortest / unmasked),
+            "share_with_softmax": quartiles((shortest + times["softmax"]) / unmasked),
         }
 
 

@@ -1,4 +1,4 @@
-"""Five causal self-attentions with the same weights, and a check that they compute the same."""
+"""Causal self-attentions with the same weights, and a check that they compute the same."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,12 @@ from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from x_transformers.x_transformers import Attention as XTransformersAttention
 
-from attnbook import MultiHeadAttention
+from attnbook import MultiHeadAttention, pack
 
 OURS = "attnbook"
 OURS_BIASED = "attnbook, biases"
+PACKED = "attnbook, packed"
+PACKED_BIASED = "attnbook, packed, biases"
 TEXTBOOK = "textbook"
 
 
@@ -69,8 +71,8 @@ class Contender:
     module: nn.Module
     attend: Callable[[Tensor], Tensor]
     """From the tokens, (batch, tokens, d_model), to the output of the same shape."""
-    twin: str = OURS
-    """Which of ours has the same parameters."""
+    bias: bool = False
+    """It has biases, and is compared with ours that have them, too."""
 
     def forward_backward(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Gradients with respect to the input and to every parameter."""
@@ -110,6 +112,8 @@ def contenders(
     made = [
         _ours(size, weights, like),
         _ours(size, weights, like, bias=True),
+        _packed(size, weights, like),
+        _packed(size, weights, like, bias=True),
         _torch(size, weights, like),
         _gpt2(size, weights, like),
         _x_transformers(size, weights, like),
@@ -166,7 +170,14 @@ def _ours(size: Size, weights: Weights, like: Like, *, bias: bool = False) -> Co
     matrices = [weights.query, weights.key, weights.value, weights.output]
     _fill([linear.weight for linear in linears], matrices)
     name = OURS_BIASED if bias else OURS
-    return Contender(name, module, lambda x: module(x, causal=True), twin=name)
+    return Contender(name, module, lambda x: module(x, causal=True), bias=bias)
+
+
+def _packed(size: Size, weights: Weights, like: Like, *, bias: bool = False) -> Contender:
+    """Ours with W_Q, W_K and W_V in one matrix."""
+    module = pack(_ours(size, weights, like, bias=bias).module)
+    name = PACKED_BIASED if bias else PACKED
+    return Contender(name, module, lambda x: module(x, causal=True), bias=bias)
 
 
 def _torch(size: Size, weights: Weights, like: Like) -> Contender:
@@ -200,7 +211,7 @@ def _gpt2(size: Size, weights: Weights, like: Like) -> Contender:
     module = GPT2Attention(config, layer_idx=0).to(**like)
     packed = torch.cat([weights.query, weights.key, weights.value]).T
     _fill([module.c_attn.weight, module.c_proj.weight], [packed, weights.output.T])
-    return Contender("HF GPT-2", module, lambda x: module(x)[0], twin=OURS_BIASED)
+    return Contender("HF GPT-2", module, lambda x: module(x)[0], bias=True)
 
 
 def _x_transformers(size: Size, weights: Weights, like: Like) -> Contender:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +15,7 @@ README = HERE / "README.md"
 BEGIN = "<!-- begin of the tables: make bench writes them -->"
 END = "<!-- end of the tables -->"
 OURS = "attnbook"
+LAYOUTS = ("three matrices", "packed")
 LIMIT_GOAL, TRAINING_GOAL, PROBES_GOAL = 0.80, 1.0, 1.3
 DRAW = 0.995
 """From here on up to its inverse, a ratio shows as 1.00."""
@@ -64,11 +65,6 @@ def probes_text(result: Result) -> str:
     return f"Cost of the probes, {_setting(result)}\n\n{_aligned(*_probes_table([result]))}\n"
 
 
-def matrices_text(result: Result) -> str:
-    """The table of a run of ``benchmarks.matrices``, for the terminal."""
-    return f"One matrix or three, {_setting(result)}\n\n{_aligned(*_matrices_table([result]))}\n"
-
-
 def threads_text(result: Result) -> str:
     """The table of a run of ``benchmarks.threads``, for the terminal."""
     heading = f"Time of the fused kernel / as started, {_setting(result)}"
@@ -89,10 +85,6 @@ def markdown(results: list[Result]) -> str:
         ]
     if training:
         parts += ["### Training step", _markdown(*_training_table(training))]
-    matrices = [r for r in results if r["benchmark"] == "matrices"]
-    if matrices:
-        parts += ["### W_Q, W_K and W_V: three matrices or one"]
-        parts += [_markdown(*_matrices_table(matrices))]
     threads = [r for r in results if r["benchmark"] == "threads"]
     if threads:
         parts += ["### Time of the fused kernel / its time as started"]
@@ -135,21 +127,26 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
     rows = [row for row in result["speed"] if row["mode"] == mode]
     peers = list(rows[0]["speed"])
     head = ["width", "tokens", "batch", "ours, ms", *(f"/ {peer}" for peer in peers), "/ fastest"]
+    packed = "packed" in rows[0]
+    head += ["packed / fastest"] if packed else []
     limited = "limit" in rows[0]
     if limited:
         head += ["unmasked, GFLOP/s", "products, GFLOP/s"]
         head += ["unmasked / products", "unmasked / products and softmax"]
+        head += ["packed, unmasked / products"] if packed else []
     table = []
     for row in rows:
         cells = [str(row[key]) for key in ("d_model", "tokens", "batch")]
         cells.append(f"{row['milliseconds'][OURS][1]:.3g}")
         cells += [_quartiles(row["speed"][peer]) for peer in peers]
-        fastest = row["fastest_peer"]
-        cells.append(f"{row['speed'][fastest][1]:.2f} {fastest}")
+        for layout in _layouts(row):
+            fastest = _fastest(layout)
+            cells.append(f"{layout['speed'][fastest][1]:.2f} {fastest}")
         if limited:
             limit = row["limit"]
             cells += [f"{limit[key][1]:.1f}" for key in ("ours_gflops", "products_gflops")]
             cells += [_quartiles(limit[key]) for key in ("share", "share_with_softmax")]
+            cells += [_quartiles(row["packed"]["limit"]["share"])] if packed else []
         table.append(cells)
     return head, table
 
@@ -157,49 +154,56 @@ def _speed_table(result: Result, mode: str) -> tuple[Row, list[Row]]:
 def _summary_table(results: list[Result]) -> tuple[Row, list[Row]]:
     """Median over the sizes, and the worst size, of each ratio."""
     peers = list(results[0]["speed"][0]["speed"])
-    head = ["mode", "run", *(f"/ {peer}" for peer in peers), "/ fastest", "unmasked / products"]
+    head = ["mode", "run", "ours"]
+    head += [*(f"/ {peer}" for peer in peers), "/ fastest", "unmasked / products"]
     head += [f"sizes ≥ {LIMIT_GOAL:.2f} of products", "unmasked / products and softmax"]
     table = []
-    for result in results:
-        for mode in _modes(result):
-            rows = [row for row in result["speed"] if row["mode"] == mode]
-            cells = [mode, _setting(result)]
-            cells += [_middle_and_worst([row["speed"][peer][1] for row in rows]) for peer in peers]
-            fastest = [min(ratio[1] for ratio in row["speed"].values()) for row in rows]
-            limits = [row["limit"] for row in rows if "limit" in row]
-            shares = [limit["share"][1] for limit in limits]
-            with_softmax = [limit["share_with_softmax"][1] for limit in limits]
-            cells.append(_middle_and_worst(fastest))
-            cells.append(_middle_and_worst(shares) if shares else "–")
-            reached = sum(share >= LIMIT_GOAL for share in shares)
-            cells.append(f"{reached} of {len(shares)}" if shares else "–")
-            cells.append(_middle_and_worst(with_softmax) if shares else "–")
-            table.append(cells)
+    for result, mode, layout, rows in _by_layout(results):
+        cells = [mode, _setting(result), layout]
+        cells += [_middle_and_worst([row["speed"][peer][1] for row in rows]) for peer in peers]
+        limits = [row["limit"] for row in rows if "limit" in row]
+        shares = [limit["share"][1] for limit in limits]
+        with_softmax = [limit["share_with_softmax"][1] for limit in limits]
+        cells.append(_middle_and_worst([row["speed"][_fastest(row)][1] for row in rows]))
+        cells.append(_middle_and_worst(shares) if shares else "–")
+        reached = sum(share >= LIMIT_GOAL for share in shares)
+        cells.append(f"{reached} of {len(shares)}" if shares else "–")
+        cells.append(_middle_and_worst(with_softmax) if shares else "–")
+        table.append(cells)
     return head, table
 
 
 def _losses_table(results: list[Result]) -> tuple[Row, list[Row]]:
     """For each width, how many sizes are below ``DRAW``, and the median of all."""
     widths = list(dict.fromkeys(row["d_model"] for row in results[0]["speed"]))
-    head = [
-        "mode",
-        "run",
-        *(f"width {width}" for width in widths),
-        "all",
-        "third quartile below 1, too",
-    ]
+    head = ["mode", "run", "ours", *(f"width {width}" for width in widths), "all"]
     table = []
+    for result, mode, layout, rows in _by_layout(results):
+        ratios: dict[int, list[Sequence[float]]] = {width: [] for width in widths}
+        for row in rows:
+            ratios[row["d_model"]].append(row["speed"][_fastest(row)])
+        every = [ratio for some in ratios.values() for ratio in some]
+        cells = [_lost(some) for some in (*ratios.values(), every)]
+        surely = sum(middle < DRAW and high < 1 for _, middle, high in every)
+        table.append([mode, _setting(result), layout, *cells, str(surely)])
+    return [*head, "third quartile below 1, too"], table
+
+
+def _by_layout(results: list[Result]) -> Iterator[tuple[Result, str, str, list[Result]]]:
+    """Rows of three matrices, and of one where that was measured, too (from 2026-11-24 on)."""
     for result in results:
         for mode in _modes(result):
-            ratios: dict[int, list[Sequence[float]]] = {width: [] for width in widths}
-            for row in result["speed"]:
-                if row["mode"] == mode:
-                    ratios[row["d_model"]].append(row["speed"][row["fastest_peer"]])
-            every = [ratio for some in ratios.values() for ratio in some]
-            cells = [_lost(some) for some in (*ratios.values(), every)]
-            surely = sum(middle < DRAW and high < 1 for _, middle, high in every)
-            table.append([mode, _setting(result), *cells, str(surely)])
-    return head, table
+            rows = [row for row in result["speed"] if row["mode"] == mode]
+            for i in range(len(_layouts(rows[0]))):
+                yield result, mode, LAYOUTS[i], [row | _layouts(row)[i] for row in rows]
+
+
+def _layouts(row: Result) -> list[Result]:
+    return [row, row["packed"]] if "packed" in row else [row]
+
+
+def _fastest(layout: Result) -> str:
+    return min(layout["speed"], key=lambda peer: layout["speed"][peer][1])
 
 
 def _lost(ratios: list[Sequence[float]]) -> str:
@@ -220,7 +224,7 @@ def _memory_table(result: Result) -> tuple[Row, list[Row]]:
 
 def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
     head = ["model", "run", "parameters", "tokens/s", "ours / theirs", f"≥ {TRAINING_GOAL:.1f}"]
-    head += ["a step longer by, ms", "a step of one token longer by, ms"]
+    head += ["theirs / nanoGPT's", "a step longer by, ms", "a step of one token longer by, ms"]
     table = []
     for result in results:
         for name, (_, rate, _) in result["tokens_per_second"].items():
@@ -228,7 +232,10 @@ def _training_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells = [name, _setting(result), f"{result['parameters'][name]:,}", f"{rate:,.0f}"]
             reached = "yes" if ratio and ratio[1] >= TRAINING_GOAL else "no"
             cells += [_quartiles(ratio, 3), reached] if ratio else ["–", "–"]
-            longer = result.get("longer_by", {}).get(name)  # not in results up to 2026-11-23
+            # Not in results up to 2026-11-23, or up to the morning after.
+            beside = result.get("beside_nanogpt", {}).get(name)
+            longer = result.get("longer_by", {}).get(name)
+            cells.append(_quartiles(beside, 3) if beside else "–")
             table.append([*cells, *(map(_quartiles, longer) if longer else ("–", "–"))])
     return head, table
 
@@ -257,18 +264,6 @@ def _probes_table(results: list[Result]) -> tuple[Row, list[Row]]:
             cells += [f"{row['milliseconds'][name][1]:.3g}" for name in ("plain", "probed")]
             reached = "yes" if row["cost"][1] <= PROBES_GOAL else "no"
             table.append([*cells, _quartiles(row["cost"], 3), reached])
-    return head, table
-
-
-def _matrices_table(results: list[Result]) -> tuple[Row, list[Row]]:
-    """A row for each run and mode, a column for each width."""
-    widths = [row["d_model"] for row in results[0]["rows"] if row["mode"] == "forward"]
-    head = ["mode", "run", *(f"width {width}" for width in widths)]
-    table = []
-    for result in results:
-        for mode in dict.fromkeys(row["mode"] for row in result["rows"]):
-            speeds = [row["speed"] for row in result["rows"] if row["mode"] == mode]
-            table.append([mode, _setting(result), *map(_quartiles, speeds)])
     return head, table
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import attention, backprop, matrices, probes, report, threads, training
-from benchmarks.contenders import OURS, Size, check_equal, contenders
+from benchmarks import attention, backprop, probes, report, threads, training
+from benchmarks.contenders import OURS, PACKED, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import race, speed_ratio
 from benchmarks.timing import threads as threads_taken
@@ -38,14 +38,26 @@ def test_a_contender_that_looks_ahead_is_found():
         check_equal(participants, x, gradient)
 
 
-def test_twins_have_as_many_parameters():
-    by_name = {c.name: c for c in contenders(SMALLEST)}
-    for contender in by_name.values():
-        sizes = [
-            sum(p.numel() for p in module.parameters())
-            for module in (contender.module, by_name[contender.twin].module)
-        ]
-        assert sizes[0] == sizes[1], contender.name
+def test_what_is_compared_has_as_many_parameters():
+    for contender in contenders(SMALLEST):
+        expected = 4 * 64 * 64 + (4 * 64 if contender.bias else 0)
+        assert sum(p.numel() for p in contender.module.parameters()) == expected, contender.name
+    packed = {c.name: len(list(c.module.parameters())) for c in contenders(SMALLEST)}
+    assert (packed[OURS], packed[PACKED]) == (4, 2)
+
+
+def test_a_peer_is_compared_with_ours_that_has_biases_as_it_has():
+    participants = contenders(SMALLEST)
+    times = {c.name: np.array([float(i)]) for i, c in enumerate(participants, start=1)}
+    names = [c.name for c in participants]
+    assert names[:4] == list(attention.OF_OURS)
+    row = attention.compare(times, participants)
+    torch, gpt2 = (float(names.index(name) + 1) for name in ("torch", "HF GPT-2"))
+    assert row["speed"]["torch"][1] == torch / 1
+    assert row["packed"]["speed"]["torch"][1] == pytest.approx(torch / 3, rel=1e-3)
+    assert row["speed"]["HF GPT-2"][1] == gpt2 / 2
+    assert row["packed"]["speed"]["HF GPT-2"][1] == gpt2 / 4
+    assert row["fastest_peer"] == "HF GPT-2"
 
 
 @pytest.mark.parametrize("mode", attention.MODES)
@@ -55,7 +67,8 @@ def test_a_row_of_speeds(mode):
     assert row["rounds"] == 1
     assert row["fastest_peer"] in PEERS
     assert all(low <= middle <= high for low, middle, high in row["speed"].values())
-    assert ("limit" in row) == (mode == "forward")
+    assert list(row["packed"]["speed"]) == PEERS
+    assert ("limit" in row) == ("limit" in row["packed"]) == (mode == "forward")
 
 
 def test_operations_are_those_of_all_pairs():
@@ -101,7 +114,7 @@ def test_training_starts_from_the_same_loss_and_goes_on_alike():
     assert len({sum(p.numel() for p in t.model.parameters()) for t in participants}) == 1
     for batch in training.batches(3):
         ours, *theirs = (t.step(*batch).item() for t in participants)
-    assert theirs == pytest.approx([ours] * 3, abs=1e-4)
+    assert theirs == pytest.approx([ours] * 4, abs=1e-4)
     for peer in participants[:0:-1]:
         with torch.no_grad():
             next(peer.model.parameters())[0, 0] += 1.0
@@ -132,21 +145,28 @@ def test_reports_of_a_small_run():
     page = report.markdown([slow, steps])
     tables = [part.splitlines() for part in page.split("\n\n") if part.startswith("|")]
     assert [len({line.count("|") for line in table}) for table in tables] == [1] * 6
+    assert [table[2].split(" | ")[2] for table in tables[:2]] == ["three matrices"] * 2
+    assert [table[3].split(" | ")[2] for table in tables[:2]] == ["packed"] * 2
+    assert "attnbook, packed" in page
     assert "nanoGPT's configuration" in page
 
 
 def test_losses_are_counted_by_width():
     ratios = [(64, (0.9, 0.99, 0.999)), (64, (0.9, 0.99, 1.1)), (64, (1.1, 1.2, 1.3))]
     rows = [
-        {"mode": "forward", "d_model": d, "fastest_peer": "one"}
-        | {"speed": {"one": ratio, "other": (1.3, 1.4, 1.5)}}
+        {"mode": "forward", "d_model": d} | {"speed": {"one": ratio, "other": (1.3, 1.4, 1.5)}}
         for d, ratio in [*ratios, (128, (0.98, 0.996, 0.999))]
     ]
+    expected = ["2 of 3, 0.99", "0 of 1, 1.00", "2 of 4, 0.99", "1"]
     head, table = report._losses_table([{"speed": rows, "environment": MACHINE}])
-    assert head == ["mode", "run", "width 64", "width 128", "all", "third quartile below 1, too"]
-    assert table == [
-        ["forward", "Intel Xeon, 1 thread", "2 of 3, 0.99", "0 of 1, 1.00", "2 of 4, 0.99", "1"]
-    ]
+    assert head[:4] == ["mode", "run", "ours", "width 64"]
+    assert head[4:] == ["width 128", "all", "third quartile below 1, too"]
+    assert table == [["forward", "Intel Xeon, 1 thread", "three matrices", *expected]]
+    for row in rows:  # packed, another peer is the fastest
+        row["packed"] = {"speed": {"one": (1.3, 1.4, 1.5), "other": (0.9, 0.99, 0.994)}}
+    _, table = report._losses_table([{"speed": rows, "environment": MACHINE}])
+    assert table[0][3:] == expected
+    assert table[1][2:] == ["packed", "3 of 3, 0.99", "1 of 1, 0.99", "4 of 4, 0.99", "4"]
 
 
 def test_the_page_shows_the_committed_results(tmp_path):
@@ -191,21 +211,6 @@ def test_a_row_of_the_probes_cost(monkeypatch):
     assert row["cost"][1] > 1
     assert "probed / plain" in report.probes_text(result)
     assert "### Cost of the probes" in report.markdown([result, result])
-
-
-def test_one_matrix_computes_what_three_do(monkeypatch):
-    made = matrices.Projections(16)
-    torch.testing.assert_close(torch.cat(made.three(), dim=1), made.one())
-    to_input, to_weights = made.three_both_ways()
-    both = (to_input, torch.cat(to_weights))
-    torch.testing.assert_close(both, made.one_both_ways())
-    monkeypatch.setattr(matrices, "D_MODELS", (16, 32))
-    result = matrices.measure(seconds=0, rounds=(1, 1))
-    assert [(row["d_model"], row["mode"]) for row in result["rows"]] == [
-        (d_model, mode) for d_model in (16, 32) for mode in matrices.MODES
-    ]
-    assert "width 32" in report.matrices_text(result)
-    assert "three matrices or one" in report.markdown([result])
 
 
 def test_threads_are_what_the_environment_says(monkeypatch):

@@ -94,6 +94,8 @@ exported = torch.export.export(model, (ids[:, :6],), dynamic_shapes=tokens).modu
 torch.testing.assert_close(exported(ids), model(ids))
 
 torch.testing.assert_close(torch.compile(model.loss, **whole)(ids, ids), model.loss(ids, ids))
+loss = model.loss(ids, ids)
+torch.testing.assert_close(torch.compile(pack(model).loss, **whole)(ids, ids), loss)
 
 lengths = torch.tensor([2, 5])
 assert torch.compile(padding_mask, **whole)(lengths, 6).equal(padding_mask(lengths, 6))

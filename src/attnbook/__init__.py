@@ -36,6 +36,7 @@ from attnbook.masks import (
     sliding_window_mask,
     token_mask,
 )
+from attnbook.packed import PackedAttention, pack, unpack
 from attnbook.position import (
     ALiBi,
     LearnedPositions,
@@ -72,6 +73,7 @@ __all__ = [
     "LearnedPositions",
     "ModelConfig",
     "MultiHeadAttention",
+    "PackedAttention",
     "Probe",
     "Rotary",
     "SinusoidalPositions",
@@ -88,9 +90,11 @@ __all__ = [
     "convert_rotary_weight",
     "draw_",
     "initialize",
+    "pack",
     "padding_mask",
     "scaled_dot_product_attention",
     "sinusoidal_positions",
     "sliding_window_mask",
     "token_mask",
+    "unpack",
 ]

@@ -535,9 +535,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"a memory of width {self.d_memory} is needed, x has {x.shape[-1]}")
         if cache is not None:
             check_kind("cache", cache, KeyValueCache)
-        q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
         if memory is None:
-            k, v = self._keys_and_values(x)
+            q, k, v = self._queries_keys_and_values(x)
             if isinstance(self.position, Rotary):
                 start = 0 if cache is None else len(cache)
                 positions = torch.arange(start, start + x.shape[1], device=x.device)
@@ -549,6 +548,7 @@ class MultiHeadAttention(nn.Module):
                     )
                 k, v = cache.with_new(k, v)
         else:
+            q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
             k, v = self._memory_keys_and_values(memory, cache)
         bias = None
         if isinstance(self.position, ALiBi):
@@ -579,6 +579,15 @@ class MultiHeadAttention(nn.Module):
         """What no part shows, for ``print(module)``."""
         heads = f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}"
         return f"{heads}, dropout={self.dropout:g}, position={self.position}"
+
+    def _queries_keys_and_values(
+        self, x: Float[Tensor, "batch tokens d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch heads tokens d_head"],
+        Float[Tensor, "batch kv_heads tokens d_head"],
+        Float[Tensor, "batch kv_heads tokens d_value"],
+    ]:
+        return self._split(self.query(x), self.n_heads), *self._keys_and_values(x)
 
     def _keys_and_values(
         self, tokens: Float[Tensor, "batch keys d_memory"]
@@ -614,13 +623,17 @@ class MultiHeadAttention(nn.Module):
         batch, tokens, width = x.shape
         return x.view(batch, tokens, n_heads, width // n_heads).transpose(1, 2)
 
+    def _entrance(self) -> nn.Module:
+        """The first to see the tokens."""
+        return self.query
+
     def _check_tokens(self, name: str, tokens: Tensor, width: int) -> None:
         check_kind(name, tokens, Tensor)
         if tokens.dim() != 3 or tokens.shape[-1] != width:
             raise ValueError(
                 f"{name} must have shape (batch, tokens, {width}), got {tuple(tokens.shape)}"
             )
-        weight = getattr(self.query, "weight", None)
+        weight = getattr(self._entrance(), "weight", None)
         if tokens.dtype == getattr(weight, "dtype", None):
             return
         check_floating(name, tokens)

@@ -13,6 +13,7 @@ from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
 from attnbook.checks import check_kind, check_sizes
 from attnbook.draw import DRAWS, Distribution, fill_
 from attnbook.embedding import TokenEmbedding
+from attnbook.packed import PackedAttention
 from attnbook.position import LearnedPositions
 from attnbook.transformer import Encoder, Transformer, deepnorm_constants, deepnorm_pair
 
@@ -226,7 +227,8 @@ def initialize(
         ValueError: if the scheme is unknown; if it needs a depth and there is none, or
             ``n_layers`` is no positive int; if ``"deepnorm"`` meets a model without
             ``norm="deepnorm"``, or made for another depth (one stack of an encoder-decoder, too,
-            where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms.
+            where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms; or an
+            attention in it is packed.
         TypeError: if ``model`` is no module, or has a parameter that belongs to nothing this
             package knows.
 
@@ -244,6 +246,8 @@ def initialize(
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
     if n_layers is not None:
         check_sizes(n_layers=n_layers)
+    if any(isinstance(module, PackedAttention) for module in model.modules()):
+        raise ValueError("W_Q, W_K and W_V are one matrix: draw initial values before pack(model)")
     row = SCHEMES[scheme]
     layers = (module for _, module in model.named_modules(remove_duplicate=False))
     blocks = [module for module in layers if isinstance(module, EncoderBlock | DecoderBlock)]
