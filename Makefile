@@ -53,7 +53,7 @@ claims: .venv/installed  ## re-run chapters (all, or ONLY=…) under SEEDS=3 oth
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
 	@$(BIN)/python tests/parity/defaults.py
 
-bench: .venv/installed-tests  ## time attention and training beside others' (20 minutes; QUICK=1: a minute)
+bench: .venv/installed-tests  ## time attention and training beside others' (25 minutes; QUICK=1: a minute)
 	@env -u TQDM_DISABLE $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 mutants: .venv/installed-mutants  ## break the attention's code line by line: do the tests notice?
