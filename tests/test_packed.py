@@ -181,13 +181,29 @@ def test_loaded_numbers_are_copies() -> None:
 
 def test_another_state_is_refused() -> None:
     packed = pack(MultiHeadAttention(8, 4, n_kv_heads=2, bias=True))
-    groups = MultiHeadAttention(8, 4, n_kv_heads=4, bias=True).state_dict()
-    fewer = {name: tensor for name, tensor in packed.state_dict().items() if name != "key.weight"}
-    # As many rows in all, but not of the same matrices.
+    state = {name: tensor.clone() for name, tensor in packed.state_dict().items()}
+    # As many rows in all, but not of the same matrices; too many columns; a name too many.
     shuffled = {"query.weight": torch.zeros(4, 8), "key.weight": torch.zeros(8, 8)}
-    for state in (groups, fewer, packed.state_dict() | shuffled):
-        with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: .*packed.weight"):
-            packed.load_state_dict(state)
+    wide = {f"{part}.weight": torch.zeros(len(state[f"{part}.weight"]), 9) for part in PARTS}
+    for other, message in (
+        (shuffled, r"size mismatch for query.weight: \(4, 8\) in the state, \(8, 8\) here"),
+        (shuffled, r"size mismatch for key.weight: \(8, 8\) in the state, \(4, 8\) here"),
+        (wide, r"size mismatch for value.weight: \(4, 9\) in the state, \(4, 8\) here"),
+        ({"gate.weight": torch.zeros(1)}, r'Unexpected key\(s\) in state_dict: "gate.weight"'),
+    ):
+        with pytest.raises(RuntimeError, match=message) as caught:
+            packed.load_state_dict(state | other)
+        assert "packed.weight" not in str(caught.value)
+    fewer = {name: tensor for name, tensor in state.items() if name != "key.weight"}
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "key.weight"\. $'):
+        packed.load_state_dict(fewer)
+    assert packed.load_state_dict(fewer, strict=False).missing_keys == ["key.weight"]
+    bare = pack(MultiHeadAttention(8, 4, n_kv_heads=2, bias="output"))
+    with pytest.raises(
+        RuntimeError, match=r'Unexpected .*: "query.bias", "key.bias", "value.bias"'
+    ):
+        bare.load_state_dict(state)
+    assert all(packed.state_dict()[name].equal(tensor) for name, tensor in state.items())
 
 
 def test_files_are_those_of_three_matrices(tmp_path: Path) -> None:
@@ -289,6 +305,21 @@ def shared(module: MultiHeadAttention) -> None:
     module.key = module.query
 
 
+def biases_shared(module: MultiHeadAttention) -> None:
+    for part in PARTS:
+        module.get_submodule(part).bias = nn.Parameter(torch.zeros(8))
+    module.key.bias = module.query.bias
+
+
+def shared_with_output(module: MultiHeadAttention) -> None:
+    module.output.weight = module.query.weight
+
+
+def cut(module: MultiHeadAttention) -> None:
+    for part in PARTS:
+        setattr(module, part, nn.Linear(8, 4, bias=False))
+
+
 def replaced(module: MultiHeadAttention) -> None:
     module.value = nn.Sequential(module.value)
 
@@ -315,10 +346,13 @@ def pruned(module: MultiHeadAttention) -> None:
         (
             shared,
             ValueError,
-            "query, key and value share a matrix: packed, each would have its own",
+            "projections share a parameter: packed, each would have its own",
         ),
-        (replaced, TypeError, "value must be a plain nn.Linear to be packed, got a Sequential"),
-        (pruned, TypeError, "key must be a plain nn.Linear to be packed, got a Linear"),
+        (biases_shared, ValueError, "projections share a parameter: packed, each would have its"),
+        (shared_with_output, ValueError, "projections share a parameter: packed, each would have"),
+        (cut, ValueError, "query.weight must have shape (8, 8), got (4, 8)"),
+        (replaced, TypeError, "value must be a plain nn.Linear, got a Sequential"),
+        (pruned, TypeError, "key must have its weight as a parameter: it was pruned or rescaled"),
         (half_biased, ValueError, "of query, key and value some have a bias and some have not"),
         (half_trained, ValueError, "query, key and value differ in requires_grad: {False, True}"),
         (of_two_types, ValueError, "query, key and value differ in dtype: {"),
@@ -336,13 +370,36 @@ def test_what_cannot_be_one_matrix_is_refused(
     assert [block.attention for block in blocks] == held
 
 
+def test_a_matrix_of_two_layers_is_refused() -> None:
+    blocks = nn.ModuleList(EncoderBlock(8, 2, 16) for _ in range(2))
+    blocks[1].attention.value.weight = blocks[0].attention.value.weight
+    with refused(ValueError, "value shares a parameter with another part of the module"):
+        pack(blocks)
+    assert type(blocks[0].attention) is MultiHeadAttention
+
+
+def test_what_was_done_to_the_matrix_is_not_lost() -> None:
+    packed = pack(MultiHeadAttention(8, 2))
+    prune.random_unstructured(packed.packed, "weight", 0.5)
+    with refused(
+        TypeError, "packed must have its weight as a parameter: it was pruned or rescaled"
+    ):
+        unpack(packed)
+    packed.packed = nn.Sequential(packed.packed)
+    with refused(TypeError, "packed must be a plain nn.Linear, got a Sequential"):
+        unpack(packed)
+    with refused(AttributeError, "a packed attention has no key to replace: unpack it first"):
+        packed.key = nn.Linear(8, 8)
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 def test_what_is_no_attention_is_refused() -> None:
     class Own(MultiHeadAttention):
         pass
 
     packed = pack(MultiHeadAttention(8, 2))
-    with refused(ValueError, "there is no MultiHeadAttention in this PackedAttention"):
+    message = "there is no MultiHeadAttention in this PackedAttention that is not packed"
+    with refused(ValueError, message):
         pack(packed)
     with refused(ValueError, "there is no MultiHeadAttention in this Own"):
         pack(Own(8, 2))
@@ -370,7 +427,8 @@ def test_a_packed_one_refuses_what_it_cannot_do() -> None:
         packed(x[..., :7])
     with refused(TypeError, "x is torch.float32 but the weights are torch.float64"):
         packed(x.float())
-    with refused(TypeError, "expected MultiHeadAttention of attnbook, got PackedAttention"):
+    message = "expected MultiHeadAttention of attnbook, got PackedAttention: unpack it first"
+    with refused(TypeError, message):
         to_gpt2(packed)
     message = "W_Q, W_K and W_V are one matrix: draw initial values before pack(model)"
     with refused(ValueError, message):

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import Activation, DecoderBlock, EncoderBlock, FeedForward, Residual
+from attnbook.packed import PackedAttention
 from attnbook.position import ALiBi, Rotary, convert_rotary_weight
 
 State = dict[str, Float[Tensor, "..."]]  # parameters by name
@@ -1261,7 +1262,10 @@ def _checked(given: object, library: str, *names: str) -> Any:
 def _check_ours(given: object, *kinds: type) -> None:
     if type(given) not in kinds:
         names = [kind.__name__ for kind in kinds]
-        raise TypeError(f"expected {_either(names)} of attnbook, got {type(given).__qualname__}")
+        hint = ": unpack it first" if isinstance(given, PackedAttention) else ""
+        raise TypeError(
+            f"expected {_either(names)} of attnbook, got {type(given).__qualname__}{hint}"
+        )
 
 
 def _either(names: Sequence[str]) -> str:
