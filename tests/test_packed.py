@@ -425,8 +425,10 @@ def test_a_packed_one_refuses_what_it_cannot_do() -> None:
         packed(x, x)
     with refused(ValueError, "x must have shape (batch, tokens, 8), got (1, 3, 7)"):
         packed(x[..., :7])
+    packed.output.float()  # what the tokens meet first counts
     with refused(TypeError, "x is torch.float32 but the weights are torch.float64"):
         packed(x.float())
+    packed.output.double()
     message = "expected MultiHeadAttention of attnbook, got PackedAttention: unpack it first"
     with refused(TypeError, message):
         to_gpt2(packed)
