@@ -48,9 +48,9 @@ class PackedAttention(MultiHeadAttention):
     Example:
         >>> attention = MultiHeadAttention(64, 4, n_kv_heads=2)
         >>> packed, x = PackedAttention(attention), torch.randn(2, 5, 64)
-        >>> packed.packed.weight.shape
+        >>> packed.packed.weight.shape                 # 64 rows of W_Q, 32, 32
         torch.Size([128, 64])
-        >>> packed.packed.weight[64:96].equal(attention.key.weight)    # 64 rows of W_Q, 32 of W_K
+        >>> packed.packed.weight[64:96].equal(attention.key.weight)
         True
         >>> torch.allclose(packed(x), attention(x), atol=1e-6)
         True
