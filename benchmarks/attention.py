@@ -95,7 +95,6 @@ def compare(times: Times, participants: Iterable[Contender]) -> dict[str, Any]:
         "milliseconds": {name: quartiles(1e3 * seconds) for name, seconds in times.items()},
         "speed": three,
         "packed": {"speed": one},
-        "fastest_peer": min(three, key=lambda name: three[name][1]),
     }
 
 

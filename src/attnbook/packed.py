@@ -181,7 +181,7 @@ def unpack(module: M) -> M:
     are new ones: make a new optimizer.
 
     Raises:
-        TypeError: if ``module`` is no module.
+        TypeError: if ``module`` is no module, or ``packed`` no plain ``nn.Linear`` any more.
         ValueError: if there is no packed attention in it.
 
     Source: as :class:`PackedAttention`.
