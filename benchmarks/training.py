@@ -57,8 +57,8 @@ class FusedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add attention, then the feed-forward network."""
         batch, tokens, width = x.shape
-        by_head = self.qkv(self.norm_1(x)).view(batch, tokens, 3, self.n_heads, -1)
-        q, k, v = by_head.permute(2, 0, 3, 1, 4)
+        parts = self.qkv(self.norm_1(x)).split(width, dim=-1)
+        q, k, v = (p.view(batch, tokens, self.n_heads, -1).transpose(1, 2) for p in parts)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.output(heads.transpose(1, 2).reshape(batch, tokens, width))
         added: Tensor = x + self.outer(F.gelu(self.inner(self.norm_2(x))))

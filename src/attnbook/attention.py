@@ -1,7 +1,6 @@
 """Scaled dot-product attention: the mathematics as functions, the parameters in one module."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
@@ -183,25 +182,50 @@ def scaled_dot_product_attention(
     check_dropout(dropout)
     if scale is not None:
         check_finite(scale=scale)
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
-    logits_shape = (*query.shape[:-1], n_keys)
-    if mask is not None:
-        check_boolean(mask)
-        _check_broadcast("mask", mask, logits_shape)
+    _check_mask(mask, query, key)
     if bias is not None:
         _check_types(query=query, bias=bias)
-        _check_broadcast("bias", bias, logits_shape)
+        _check_broadcast("bias", bias, (*query.shape[:-1], key.shape[-2]))
+    attend = _by_definition if return_weights else _by_kernel
+    output, weights = attend(query, key, value, mask, bias, causal, scale, dropout, group)
+    return output if weights is None else (output, weights)
 
-    if return_weights:
-        if group > 1:
-            key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
-        ahead = causal_mask(n_queries, n_keys, device=query.device) if causal else None
-        logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
-        if bias is not None:
-            logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
-        weights = F.dropout(attention_weights(logits, allowed), dropout)
-        return weights @ value, weights
 
+def _by_definition(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    group: int,
+) -> tuple[Tensor, Tensor]:
+    """Output and weights, from what has been checked."""
+    if group > 1:
+        key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
+    ahead = causal_mask(query.shape[-2], key.shape[-2], device=query.device) if causal else None
+    logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
+    if bias is not None:
+        logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
+    weights = F.dropout(attention_weights(logits, allowed), dropout)
+    return weights @ value, weights
+
+
+def _by_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+    group: int,
+) -> tuple[Tensor, None]:
+    """The same output, without the weights."""
+    n_queries, n_keys = query.shape[-2], key.shape[-2]
     # The kernel's own causal mask spares half of the work. It is aligned to the start, which is
     # the same for as many queries as keys, and it is scaled with the logits, so a scale of 0 or
     # less would spoil it. A single query at the end sees everything.
@@ -216,7 +240,7 @@ def scaled_dot_product_attention(
         forbidden = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if forbidden is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
         forbidden = forbidden[(None,) * (query.dim() - forbidden.dim())]
-    return F.scaled_dot_product_attention(
+    output = F.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -226,6 +250,7 @@ def scaled_dot_product_attention(
         scale=scale,
         enable_gqa=group > 1,
     )
+    return output, None
 
 
 class KeyValueCache:
@@ -322,13 +347,12 @@ class KeyValueCache:
         return f"KeyValueCache({len(self)} tokens)"
 
 
-@contextmanager
-def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
-    """If anything inside raises, what it added to these caches is forgotten.
+class RestoredOnError:
+    """If anything inside raises, what it added to these caches (``None`` is none) is forgotten.
 
     Example:
         >>> cache = KeyValueCache()
-        >>> with restored_on_error([cache]):
+        >>> with RestoredOnError(cache):
         ...     _ = MultiHeadAttention(8, 2)(torch.randn(1, 3, 8), cache=cache)
         ...     raise ValueError("something else")
         Traceback (most recent call last):
@@ -336,13 +360,19 @@ def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
         >>> cache
         KeyValueCache(0 tokens)
     """
-    held = [(cache, len(cache)) for cache in caches]  # no tensor, which would live on
-    try:
-        yield
-    except BaseException:
-        for cache, length in held:
-            cache.cut(length)
-        raise
+
+    def __init__(self, *caches: KeyValueCache | None) -> None:
+        # No tensor, which would live on.
+        self.held = [(cache, len(cache)) for cache in caches if cache is not None]
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Cut the caches where there was an error, and let it pass."""
+        if error is not None:
+            for cache, length in self.held:
+                cache.cut(length)
 
 
 class MultiHeadAttention(nn.Module):
@@ -560,16 +590,12 @@ class MultiHeadAttention(nn.Module):
             bias = self.position.bias(
                 self.n_heads, q.shape[2], k.shape[2], dtype=q.dtype, device=q.device
             )
+        check_flags(causal=causal)
+        _check_mask(mask, q, k)
+        attend = _by_definition if return_weights else _by_kernel
         dropout = self.dropout if self.training else 0.0
-        weights = None
-        if return_weights:
-            heads, weights = scaled_dot_product_attention(
-                q, k, v, mask, causal=causal, bias=bias, dropout=dropout, return_weights=True
-            )
-        else:
-            heads = scaled_dot_product_attention(
-                q, k, v, mask, causal=causal, bias=bias, dropout=dropout
-            )
+        group = q.shape[1] // k.shape[1]
+        heads, weights = attend(q, k, v, mask, bias, causal, None, dropout, group)
         output: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # heads side by side
         if cache is not None:  # nothing is kept of a call that failed
             cache.keep(k, v, memory)
@@ -689,6 +715,12 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
             + (": the heads of key must divide those of query" if grouped else "")
         )
     return ours[-1] // theirs[-1]
+
+
+def _check_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> None:
+    if mask is not None:
+        check_boolean(mask)
+        _check_broadcast("mask", mask, (*query.shape[:-1], key.shape[-2]))
 
 
 def _check_broadcast(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
