@@ -24,8 +24,8 @@ class PackedAttention(MultiHeadAttention):
 
     The function and the gradients are those of :class:`attnbook.attention.MultiHeadAttention`; what
     differs is that there is one ``nn.Linear``, ``packed``, in the place of ``query``, ``key`` and
-    ``value``, and the rows of its weight are those of W_Q, then of W_K, then of W_V. A training
-    step gains some percent by that up to a width of 256 (``benchmarks/README.md`` has the numbers).
+    ``value``, and the rows of its weight are those of W_Q, then of W_K, then of W_V. In narrow
+    models that is up to a few percent faster (``benchmarks/README.md`` has the numbers).
     What is lost is a W_Q of its own, to freeze, to replace or to put a hook on, and the memory: it
     is for self-attention alone. An optimizer that treats a parameter as a whole, by its norm for
     instance, sees one matrix in the place of three.
