@@ -355,6 +355,16 @@ def test_cache_is_of_another_type() -> None:
     assert len(cache) == 3
 
 
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_cache_of_a_memory_is_of_another_type(return_weights: bool) -> None:
+    module, cache = MultiHeadAttention(8, 2).float(), KeyValueCache()
+    x, memory = torch.randn(1, 3, 8).float(), torch.randn(1, 4, 8).float()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        module(x, memory, cache=cache)
+    with refused(TypeError, "query is torch.float32 but key is torch.bfloat16"):
+        module(x, memory, cache=cache, return_weights=return_weights)
+
+
 def test_values_in_a_cache_are_of_another_type() -> None:
     cache, new = KeyValueCache(), torch.zeros(1, 2, 3, 4).float()
     cache.keep(new, new.double())

@@ -580,6 +580,7 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
             k, v = self._memory_keys_and_values(memory, cache)
+            _check_types(query=q, key=k, value=v)  # a cache may be of another run
         bias = None
         if isinstance(self.position, ALiBi):
             if not (causal or self.position.bidirectional):
