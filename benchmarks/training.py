@@ -57,6 +57,7 @@ class FusedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add attention, then the feed-forward network."""
         batch, tokens, width = x.shape
+        # Cut before the heads move ahead, as nanoGPT does: the other order copies on the way back.
         parts = self.qkv(self.norm_1(x)).split(width, dim=-1)
         q, k, v = (p.view(batch, tokens, self.n_heads, -1).transpose(1, 2) for p in parts)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,6 +1,7 @@
 """Scaled dot-product attention: the mathematics as functions, the parameters in one module."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, overload
 
 import torch
@@ -182,50 +183,25 @@ def scaled_dot_product_attention(
     check_dropout(dropout)
     if scale is not None:
         check_finite(scale=scale)
-    _check_mask(mask, query, key)
+    n_queries, n_keys = query.shape[-2], key.shape[-2]
+    logits_shape = (*query.shape[:-1], n_keys)
+    if mask is not None:
+        check_boolean(mask)
+        _check_broadcast("mask", mask, logits_shape)
     if bias is not None:
         _check_types(query=query, bias=bias)
-        _check_broadcast("bias", bias, (*query.shape[:-1], key.shape[-2]))
-    attend = _by_definition if return_weights else _by_kernel
-    output, weights = attend(query, key, value, mask, bias, causal, scale, dropout, group)
-    return output if weights is None else (output, weights)
+        _check_broadcast("bias", bias, logits_shape)
 
+    if return_weights:
+        if group > 1:
+            key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
+        ahead = causal_mask(n_queries, n_keys, device=query.device) if causal else None
+        logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
+        if bias is not None:
+            logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
+        weights = F.dropout(attention_weights(logits, allowed), dropout)
+        return weights @ value, weights
 
-def _by_definition(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float | None,
-    dropout: float,
-    group: int,
-) -> tuple[Tensor, Tensor]:
-    """Output and weights, from what has been checked."""
-    if group > 1:
-        key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
-    ahead = causal_mask(query.shape[-2], key.shape[-2], device=query.device) if causal else None
-    logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
-    if bias is not None:
-        logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
-    weights = F.dropout(attention_weights(logits, allowed), dropout)
-    return weights @ value, weights
-
-
-def _by_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    causal: bool,
-    scale: float | None,
-    dropout: float,
-    group: int,
-) -> tuple[Tensor, None]:
-    """The same output, without the weights."""
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
     # The kernel's own causal mask spares half of the work. It is aligned to the start, which is
     # the same for as many queries as keys, and it is scaled with the logits, so a scale of 0 or
     # less would spoil it. A single query at the end sees everything.
@@ -240,7 +216,7 @@ def _by_kernel(
         forbidden = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if forbidden is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
         forbidden = forbidden[(None,) * (query.dim() - forbidden.dim())]
-    output = F.scaled_dot_product_attention(
+    return F.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -250,7 +226,6 @@ def _by_kernel(
         scale=scale,
         enable_gqa=group > 1,
     )
-    return output, None
 
 
 class KeyValueCache:
@@ -347,12 +322,13 @@ class KeyValueCache:
         return f"KeyValueCache({len(self)} tokens)"
 
 
-class RestoredOnError:
-    """If anything inside raises, what it added to these caches (``None`` is none) is forgotten.
+@contextmanager
+def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
+    """If anything inside raises, what it added to these caches is forgotten.
 
     Example:
         >>> cache = KeyValueCache()
-        >>> with RestoredOnError(cache):
+        >>> with restored_on_error([cache]):
         ...     _ = MultiHeadAttention(8, 2)(torch.randn(1, 3, 8), cache=cache)
         ...     raise ValueError("something else")
         Traceback (most recent call last):
@@ -360,19 +336,13 @@ class RestoredOnError:
         >>> cache
         KeyValueCache(0 tokens)
     """
-
-    def __init__(self, *caches: KeyValueCache | None) -> None:
-        # No tensor, which would live on.
-        self.held = [(cache, len(cache)) for cache in caches if cache is not None]
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Cut the caches where there was an error, and let it pass."""
-        if error is not None:
-            for cache, length in self.held:
-                cache.cut(length)
+    held = [(cache, len(cache)) for cache in caches]  # no tensor, which would live on
+    try:
+        yield
+    except BaseException:
+        for cache, length in held:
+            cache.cut(length)
+        raise
 
 
 class MultiHeadAttention(nn.Module):
@@ -580,7 +550,6 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
             k, v = self._memory_keys_and_values(memory, cache)
-            _check_types(query=q, key=k, value=v)  # a cache may be of another run
         bias = None
         if isinstance(self.position, ALiBi):
             if not (causal or self.position.bidirectional):
@@ -591,12 +560,16 @@ class MultiHeadAttention(nn.Module):
             bias = self.position.bias(
                 self.n_heads, q.shape[2], k.shape[2], dtype=q.dtype, device=q.device
             )
-        check_flags(causal=causal)
-        _check_mask(mask, q, k)
-        attend = _by_definition if return_weights else _by_kernel
         dropout = self.dropout if self.training else 0.0
-        group = q.shape[1] // k.shape[1]
-        heads, weights = attend(q, k, v, mask, bias, causal, None, dropout, group)
+        weights = None
+        if return_weights:
+            heads, weights = scaled_dot_product_attention(
+                q, k, v, mask, causal=causal, bias=bias, dropout=dropout, return_weights=True
+            )
+        else:
+            heads = scaled_dot_product_attention(
+                q, k, v, mask, causal=causal, bias=bias, dropout=dropout
+            )
         output: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # heads side by side
         if cache is not None:  # nothing is kept of a call that failed
             cache.keep(k, v, memory)
@@ -716,12 +689,6 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> in
             + (": the heads of key must divide those of query" if grouped else "")
         )
     return ours[-1] // theirs[-1]
-
-
-def _check_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> None:
-    if mask is not None:
-        check_boolean(mask)
-        _check_broadcast("mask", mask, (*query.shape[:-1], key.shape[-2]))
 
 
 def _check_broadcast(name: str, tensor: Tensor, shape: Sequence[int]) -> None:

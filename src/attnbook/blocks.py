@@ -12,7 +12,7 @@ from attnbook.attention import (
     KeyValueCache,
     MultiHeadAttention,
     ProjectionBias,
-    RestoredOnError,
+    restored_on_error,
 )
 from attnbook.checks import (
     check_dropout,
@@ -264,7 +264,7 @@ class EncoderBlock(nn.Module):
         check_floating("x", x, self.d_model)
         if cache is not None:
             check_kind("cache", cache, KeyValueCache)
-        with RestoredOnError(cache):
+        with restored_on_error([] if cache is None else [cache]):
             x = self.attention_residual(
                 x, lambda y: self.attention(y, mask=mask, causal=causal, cache=cache)
             )
@@ -403,8 +403,9 @@ class DecoderBlock(nn.Module):
         check_kind("memory", memory, Tensor)  # without one, x itself would be seen as a whole
         if cache is not None:
             check_kind("cache", cache, DecoderCache)
-        own, cross = (None, None) if cache is None else (cache.attention, cache.cross_attention)
-        with RestoredOnError(own, cross):
+        caches = [] if cache is None else [cache.attention, cache.cross_attention]
+        own, cross = caches or (None, None)
+        with restored_on_error(caches):
             x = self.attention_residual(
                 x, lambda y: self.attention(y, mask=mask, causal=True, cache=own)
             )

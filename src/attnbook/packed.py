@@ -68,7 +68,7 @@ class PackedAttention(MultiHeadAttention):
                 dropout=attention.dropout,
                 position=attention.position,
             )
-            self.packed = nn.Linear(attention.d_model, sum(_widths(self)), bias=False)
+            self.packed = nn.Linear(attention.d_model, sum(_widths(self)), bias=bool(biases))
         del self.query, self.key, self.value
         self.packed.weight = _joined(weights)
         if biases:
@@ -98,6 +98,7 @@ class PackedAttention(MultiHeadAttention):
                 n_kv_heads=self.n_kv_heads,
                 d_head=self.d_head,
                 d_value=self.d_value,
+                bias="qkv" if self.packed.bias is not None else False,
                 dropout=self.dropout,
                 position=self.position,
             )

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
 from attnbook import checkpoint
-from attnbook.attention import KeyValueCache, ProjectionBias, RestoredOnError
+from attnbook.attention import KeyValueCache, ProjectionBias, restored_on_error
 from attnbook.blocks import Activation, DecoderBlock, DecoderCache, EncoderBlock
 from attnbook.checks import (
     check_count,
@@ -493,7 +493,7 @@ class LanguageModel(Encoder):
         """
         if cache is not None:
             _check_cache(cache, KeyValueCache, len(self.blocks))
-        with RestoredOnError(*(cache or ())):
+        with restored_on_error(cache or []):
             return self._logits(self._stack(ids, mask, cache))
 
     def new_cache(self) -> list[KeyValueCache]:
@@ -697,7 +697,7 @@ class Transformer(Model):
         x = _embed(embedding, self.target_positions, target, offset)
         x = torch.dropout(x, self.dropout, self.training)
         parts = [part for one in cache or [] for part in (one.attention, one.cross_attention)]
-        with RestoredOnError(*parts):
+        with restored_on_error(parts):
             for i, block in enumerate(self.decoder_blocks):
                 # Padding in the target comes last, so the causal mask already hides it.
                 own = None if cache is None else cache[i]
