@@ -126,3 +126,61 @@ def test_whole_graphs_are_compiled_and_exported() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "torch.Size([3, 5, 16])\n"
+
+
+TAMPERED = """
+import torch
+from torch import nn
+from attnbook import KeyValueCache, MultiHeadAttention
+
+class Shortened(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear, self.weight = linear, linear.weight
+
+    def forward(self, x):
+        return self.linear(x)[:, :3]
+
+def tell(attention, **options):
+    for weights in (False, True):
+        try:
+            attention(x, return_weights=weights, **options)
+            print("nothing")
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+
+x = torch.randn(2, 5, 8)
+for part in ("key", "value"):
+    attention = MultiHeadAttention(8, 2)
+    setattr(attention, part, Shortened(getattr(attention, part)))
+    tell(attention)
+
+attention, cache, held = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(2, 2, 3, 4)
+cache.keep(held, held[:, :, :2])
+tell(attention, cache=cache)
+assert cache.key is held
+attention.dropout = 1.0
+tell(attention)
+
+attention.eval()
+torch.testing.assert_close(torch.jit.trace(attention, x)(x), attention(x))
+"""
+
+
+def test_what_others_put_into_an_attention_is_checked() -> None:
+    # In a process of its own, as for users: the tests' shape checks would speak first. Of keys and
+    # values of different numbers torch's own kernel says nothing on a CPU.
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TAMPERED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    messages = [
+        "there are 3 keys but 5 values",
+        "there are 5 keys but 3 values",
+        "there are 8 keys but 7 values",
+        "dropout must be in [0, 1), got 1.0",
+    ]
+    assert run.stdout.splitlines() == [f"ValueError: {one}" for one in messages for _ in range(2)]
