@@ -64,6 +64,14 @@ def test_pinned_versions_run_on_the_oldest_python(file: str) -> None:
         assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}, not {oldest}"
 
 
+def alone(code: str) -> str:
+    """What it prints in a process of its own, without the checks that the tests run under."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
 COMPILED = """
 import torch
 from attnbook import *
@@ -117,15 +125,8 @@ print(exported(x[:1].repeat(3, 1, 1), memory[:1].repeat(3, 1, 1)).shape)
 
 
 def test_whole_graphs_are_compiled_and_exported() -> None:
-    # In a process of its own: the tests' shape checks can't be compiled.
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", COMPILED],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == "torch.Size([3, 5, 16])\n"
+    # The tests' shape checks can't be compiled.
+    assert alone(COMPILED) == "torch.Size([3, 5, 16])\n"
 
 
 TAMPERED = """
@@ -168,19 +169,14 @@ torch.testing.assert_close(torch.jit.trace(attention, x)(x), attention(x))
 
 
 def test_what_others_put_into_an_attention_is_checked() -> None:
-    # In a process of its own, as for users: the tests' shape checks would speak first. Of keys and
-    # values of different numbers torch's own kernel says nothing on a CPU.
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TAMPERED],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    # Here, shape checks would speak first. Of different numbers of keys and values torch's own kernel
+    # says nothing on a CPU.
     messages = [
         "there are 3 keys but 5 values",
         "there are 5 keys but 3 values",
         "there are 8 keys but 7 values",
         "dropout must be in [0, 1), got 1.0",
     ]
-    assert run.stdout.splitlines() == [f"ValueError: {one}" for one in messages for _ in range(2)]
+    assert alone(TAMPERED).splitlines() == [
+        f"ValueError: {one}" for one in messages for _ in range(2)
+    ]
