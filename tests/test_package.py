@@ -169,8 +169,8 @@ torch.testing.assert_close(torch.jit.trace(attention, x)(x), attention(x))
 
 
 def test_what_others_put_into_an_attention_is_checked() -> None:
-    # Here, shape checks would speak first. Of different numbers of keys and values torch's own kernel
-    # says nothing on a CPU.
+    # Here, shape checks would speak first. Of different numbers of keys and values torch's own
+    # kernel says nothing on a CPU.
     messages = [
         "there are 3 keys but 5 values",
         "there are 5 keys but 3 values",
