@@ -397,6 +397,21 @@ def test_settings_that_cannot_be_are_refused(make: Callable[[], nn.Module], mess
         make()
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize(
+    "sublayer",
+    [lambda y: y[:, :1], lambda y: y.mean(-1, keepdim=True), lambda y: y[0], lambda y: y[None]],
+)
+def test_what_would_only_broadcast_is_not_added(
+    sublayer: Callable[[Tensor], Tensor], norm: NormPlace
+) -> None:
+    x = torch.randn(2, 5, 4)
+    given = tuple(sublayer(x).shape)
+    with refused(ValueError, f"the sublayer must keep the shape (2, 5, 4), got {given}"):
+        Residual(4, norm=norm)(x, sublayer)
+
+
 BLOCKS = {
     "FeedForward": lambda norm: FeedForward(12, 20),
     "EncoderBlock": lambda norm: EncoderBlock(12, 3, 20, norm=norm),

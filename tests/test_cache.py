@@ -390,3 +390,21 @@ def test_mask_without_the_keys_in_the_cache() -> None:
     )
     with refused(ValueError, message):
         module(x, mask=torch.ones(3, 3).bool(), cache=cache)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_cannot_be_held_is_refused() -> None:
+    cache, key = KeyValueCache(), torch.zeros(1, 2, 3, 4)
+    cache.keep(key, torch.zeros(1, 2, 3, 5))
+    for wrong_key, wrong_value in (
+        (key[0], key[0]),
+        (key, torch.zeros(1, 2, 4, 4)),
+        (key, torch.zeros(1, 1, 3, 4)),
+    ):
+        message = (
+            "keys and values need the same batch, heads and tokens, (batch, heads, tokens, width), "
+            f"got {tuple(wrong_key.shape)} and {tuple(wrong_value.shape)}"
+        )
+        with refused(ValueError, message):
+            cache.keep(wrong_key, wrong_value)
+    assert cache.key is key

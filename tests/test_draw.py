@@ -15,6 +15,7 @@ from attnbook import (
     draw_,
 )
 from attnbook.draw import fill_
+from strategies import refused
 
 # Written a second time, from the sources the table cites.
 EXPECTED: dict[str, tuple[str, Callable[[int, int], float]]] = {
@@ -128,3 +129,19 @@ def test_unknown_scheme_is_refused_with_the_known_names() -> None:
         ValueError, match=r"unknown initialization 'xavier'; known: inverse_sqrt, unit"
     ):
         draw_(torch.empty(2, 2), "xavier", fan_in=2, fan_out=2)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_cannot_be_drawn_is_refused() -> None:
+    weight = torch.ones(2, 3)
+    with refused(ValueError, "fan_in must be a positive integer, got 0"):
+        draw_(weight, "glorot", fan_in=0, fan_out=2)
+    with refused(ValueError, "fan_out must be a positive integer, got -2"):
+        draw_(weight, "unit", fan_in=3, fan_out=-2)
+    with refused(ValueError, "distribution must be 'normal' or 'uniform', got 'gaussian'"):
+        fill_(weight, "gaussian", 1.0)
+    assert torch.equal(weight, torch.ones(2, 3))
+    with refused(TypeError, "weight must be of floating type, got a tensor of torch.int64"):
+        draw_(weight.long(), "unit", fan_in=3, fan_out=2)
+    with refused(TypeError, "weight must be a Tensor, got a list"):
+        fill_([0.0], "normal", 0.0)

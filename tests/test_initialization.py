@@ -19,6 +19,7 @@ from attnbook import (
     initialize,
 )
 from attnbook.blocks import Residual
+from attnbook.transformer import deepnorm_constants, deepnorm_pair
 
 V, D, F, N = 500, 48, 80, 6  # vocabulary, d_model, d_ff, layers
 KV = 24  # outputs of W_K and of W_V: half as many key heads as heads
@@ -426,3 +427,15 @@ def test_parameter_of_an_unknown_part_is_named() -> None:
     with pytest.raises(TypeError, match=r"how to initialize 1\.weight, of a Conv1d"):
         initialize(model, "glorot")
     assert same()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("wrong", [0, -3, 2.0])
+def test_deepnorm_has_constants_for_layers_alone(wrong: int) -> None:
+    for name, make in (
+        ("n_layers", deepnorm_constants),
+        ("n_encoder", lambda n: deepnorm_pair(n, 2)),
+        ("n_decoder", lambda n: deepnorm_pair(2, n)),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must be a positive integer, got {wrong}$"):
+            make(wrong)

@@ -1,10 +1,12 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from attnbook import (
     ALiBi,
@@ -437,6 +439,14 @@ def test_outputs_are_heads_of_even_width(outputs: int, n_heads: int) -> None:
         convert_rotary_weight(torch.zeros(outputs, 3), n_heads, to="half_split")
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_has_no_outputs_is_not_converted() -> None:
+    with refused(TypeError, "weight must be a Tensor, got a ndarray"):
+        convert_rotary_weight(np.zeros((4, 3)), 2, to="half_split")
+    with refused(ValueError, "weight needs a shape (outputs, …), got ()"):
+        convert_rotary_weight(torch.tensor(1.0), 2, to="half_split")
+
+
 # Biases
 
 
@@ -619,3 +629,20 @@ def test_alibi_is_computed_in_float64_whatever_the_default(default: torch.dtype)
     assert torch.equal(alibi_bias(12, 300, dtype=torch.float64), exact)
     assert alibi_bias(12, 300).dtype == alibi_slopes(12).dtype == default
     assert torch.equal(ALiBi().bias(12, 300), exact.to(default))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dtype: sinusoidal_positions(3, 4, dtype=dtype),
+        lambda dtype: alibi_bias(4, 3, dtype=dtype),
+        lambda dtype: ALiBi().bias(4, 3, dtype=dtype),
+    ],
+)
+def test_tables_are_of_floating_type(make: Callable[[object], Tensor]) -> None:
+    assert make(torch.float16).dtype == torch.float16
+    with refused(TypeError, "dtype must be a floating type, got torch.int64"):
+        make(torch.int64)
+    with refused(TypeError, "dtype must be a dtype, got a str"):
+        make("float32")

@@ -314,7 +314,16 @@ class KeyValueCache:
         value: Float[Tensor, "batch kv_heads keys d_value"],
         memory: Float[Tensor, "batch keys d_memory"] | None = None,
     ) -> None:
-        """Replace what is held."""
+        """Replace what is held.
+
+        Raises:
+            ValueError: if keys and values have no four dimensions, or other ones but for the width.
+        """
+        if key.dim() != 4 or key.shape[:3] != value.shape[:3]:
+            raise ValueError(
+                "keys and values need the same batch, heads and tokens, (batch, heads, tokens, "
+                f"width), got {tuple(key.shape)} and {tuple(value.shape)}"
+            )
         self.key, self.value, self.memory = key, value, memory
 
     def __repr__(self) -> str:

@@ -164,8 +164,16 @@ class Residual(nn.Module):
         x: Float[Tensor, "batch tokens d_model"],
         sublayer: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """The stream after ``sublayer``."""
+        """The stream after ``sublayer``.
+
+        Raises:
+            ValueError: if ``sublayer`` gives another shape, which adding could broadcast.
+        """
         added = sublayer(self.norm(x) if self.place == "pre" else x)
+        if added.shape != x.shape:
+            raise ValueError(
+                f"the sublayer must keep the shape {tuple(x.shape)}, got {tuple(added.shape)}"
+            )
         added = torch.dropout(added, self.dropout, self.training)
         if self.place == "pre":
             return x + added

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
+
+from attnbook.checks import check_floating, check_sizes
 
 Distribution = Literal["normal", "uniform"]
 
@@ -121,7 +123,8 @@ def draw_(
         ``weight`` itself.
 
     Raises:
-        ValueError: if the name is unknown.
+        TypeError: if ``weight`` is no tensor of floating type.
+        ValueError: if the name is unknown, or a fan is not positive.
 
     Source: that of each draw stands in its row of :data:`DRAWS`.
 
@@ -131,6 +134,7 @@ def draw_(
         0.1
     """
     row = get_draw(name)
+    check_sizes(fan_in=fan_in, fan_out=fan_out)
     return fill_(weight, row.distribution, row.std(fan_in, fan_out), generator)
 
 
@@ -142,10 +146,17 @@ def fill_(
 ) -> Float[Tensor, "..."]:
     """Redraw ``weight`` in place with mean 0 and the given standard deviation; zeros if that is 0.
 
+    Raises:
+        TypeError: if ``weight`` is no tensor of floating type.
+        ValueError: if the distribution is neither of the two.
+
     Example:
         >>> fill_(torch.empty(2), "uniform", 0.0)
         tensor([0., 0.])
     """
+    check_floating("weight", weight)
+    if distribution not in get_args(Distribution):
+        raise ValueError(f"distribution must be 'normal' or 'uniform', got {distribution!r}")
     with torch.no_grad():
         if std == 0:
             return weight.zero_()

@@ -267,7 +267,7 @@ def initialize(
             )
     try:
         stds = [row[place.role].std(place) for _, _, place in matrices]
-    except ZeroDivisionError:
+    except (ZeroDivisionError, ValueError):  # of no layers
         raise ValueError(
             f"{scheme!r} depends on the model's depth: pass n_layers for a part of a model"
         ) from None

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import Activation, DecoderBlock, EncoderBlock, FeedForward, Residual
+from attnbook.checks import check_kind, is_integer
 from attnbook.packed import PackedAttention
 from attnbook.position import ALiBi, Rotary, convert_rotary_weight
 
@@ -313,7 +314,8 @@ def from_nanogpt(state: Mapping[str, Float[Tensor, "..."]], n_heads: int) -> Mul
         A ``MultiHeadAttention`` without dropout, in training mode.
 
     Raises:
-        ValueError: if a matrix is missing or has another shape, another entry is there, or
+        TypeError: if ``state`` is no mapping, or holds something else than tensors.
+        ValueError: if a matrix is missing or has another shape or type, another entry is there, or
             ``n_heads`` does not divide d.
 
     Source: karpathy/nanoGPT 3adf61e, ``model.py``.
@@ -323,7 +325,10 @@ def from_nanogpt(state: Mapping[str, Float[Tensor, "..."]], n_heads: int) -> Mul
         >>> from_nanogpt(state, 4)(torch.randn(2, 10, 64), causal=True).shape
         torch.Size([2, 10, 64])
     """
+    check_kind("state", state, Mapping)
     state = {name: tensor for name, tensor in state.items() if name != "bias"}
+    for name, tensor in state.items():
+        check_kind(name, tensor, Tensor)
     d_model = state["c_proj.weight"].shape[0] if "c_proj.weight" in state else 0
     shapes = {
         "c_attn.weight": (3 * d_model, d_model),
@@ -1013,8 +1018,10 @@ def _attention(
     n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     if missing := [name for name in (*_QKV, "output") if f"{name}.weight" not in state]:
         raise ValueError(f"there is no matrix under its usual name for {', '.join(missing)}")
+    if len(types := {str(tensor.dtype) for tensor in state.values()}) > 1:
+        raise ValueError(f"the weights are of different types: {', '.join(sorted(types))}")
     query, key, value = (state[f"{name}.weight"] for name in _QKV)
-    if n_heads < 1 or len(query) % n_heads:
+    if not is_integer(n_heads) or n_heads < 1 or len(query) % n_heads:
         raise ValueError(f"n_heads must divide the queries' width, got {n_heads} and {len(query)}")
     with torch.device("meta"):  # no memory, and no random numbers, for what is replaced
         ours = MultiHeadAttention(

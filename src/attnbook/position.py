@@ -15,6 +15,7 @@ from attnbook.checks import (
     check_flags,
     check_floating,
     check_integer,
+    check_kind,
     check_sizes,
     is_integer,
 )
@@ -53,6 +54,7 @@ def sinusoidal_positions(
         dtype: type of the table; torch's default type if not given. It is computed in float64.
 
     Raises:
+        TypeError: if ``dtype`` is no floating type.
         ValueError: if ``d_model`` is not positive and even, ``n_positions`` is negative, ``base``
             is not positive or ``layout`` is neither of the two.
 
@@ -67,8 +69,7 @@ def sinusoidal_positions(
     positions = torch.arange(n_positions)
     angle = _angles(positions, d_model, base)
     table = _join(angle.sin(), angle.cos(), layout)
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    return table.to(positions.device, dtype)
+    return table.to(positions.device, _floating_type(dtype))
 
 
 class SinusoidalPositions(nn.Module):
@@ -288,6 +289,7 @@ def convert_rotary_weight(
         to: the layout of the result; ``weight`` is in the other one.
 
     Raises:
+        TypeError: if ``weight`` is no tensor.
         ValueError: if ``n_heads`` does not divide the outputs into heads of even width, or ``to``
             is neither layout.
 
@@ -300,6 +302,9 @@ def convert_rotary_weight(
         tensor([0., 2., 4., 6., 1., 3., 5., 7.])
     """
     _check_layout(to, "to")
+    check_kind("weight", weight, Tensor)
+    if weight.dim() < 1:
+        raise ValueError(f"weight needs a shape (outputs, …), got {tuple(weight.shape)}")
     outputs = weight.shape[0]
     if not is_integer(n_heads) or n_heads < 1 or outputs % (2 * n_heads):
         raise ValueError(f"{outputs} outputs are not {n_heads} heads of an even width")
@@ -422,6 +427,7 @@ def alibi_bias(
         device: of the result.
 
     Raises:
+        TypeError: if ``dtype`` is no floating type.
         ValueError: if ``n_heads`` is not positive, a size is negative, or there are fewer keys than
             queries.
 
@@ -442,7 +448,7 @@ def alibi_bias(
     # One row of all distances; each query sees a stretch of it, the last query the first stretch.
     ahead = torch.arange(1 - n_keys, n_queries + 1, device="cpu")
     line = _slopes(n_heads)[:, None] * (-ahead.abs() if bidirectional else ahead)
-    line = line.to(torch.get_default_dtype() if dtype is None else dtype)
+    line = line.to(_floating_type(dtype))
     line = line.to(torch.get_default_device() if device is None else device)
     return line.as_strided((n_heads, n_queries, n_keys), (line.stride(0), 1, 1)).flip(1)
 
@@ -491,6 +497,15 @@ def _rows(table: Tensor, n_tokens: int, offset: int) -> Tensor:
         )
     # A copy, so that what is done to the rows in place does not reach the table.
     return table[offset : offset + n_tokens].clone()
+
+
+def _floating_type(dtype: torch.dtype | None) -> torch.dtype:
+    """Torch's default type if there is none."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    check_kind("dtype", dtype, torch.dtype)
+    if not dtype.is_floating_point:  # of integers, hardly more than zeros would be left
+        raise TypeError(f"dtype must be a floating type, got {dtype}")
+    return dtype
 
 
 def _check_layout(layout: str, name: str = "layout") -> None:

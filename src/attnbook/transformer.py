@@ -785,6 +785,9 @@ def deepnorm_constants(n_layers: int) -> tuple[float, float]:
 
     .. math:: \alpha = (2N)^{1/4}, \qquad \beta = (8N)^{-1/4}
 
+    Raises:
+        ValueError: if the number of layers is not positive.
+
     Source: Wang et al. 2022 (DeepNet), figure 2.
 
     Example:
@@ -792,6 +795,7 @@ def deepnorm_constants(n_layers: int) -> tuple[float, float]:
         >>> round(alpha, 3), round(beta, 3)
         (2.0, 0.354)
     """
+    check_sizes(n_layers=n_layers)
     return (2 * n_layers) ** 0.25, (8 * n_layers) ** -0.25
 
 
@@ -806,12 +810,16 @@ def deepnorm_pair(
 
     with :math:`N` encoder and :math:`M` decoder layers.
 
+    Raises:
+        ValueError: if one of the two is not positive.
+
     Source: Wang et al. 2022 (DeepNet), figure 2.
 
     Example:
         >>> [[round(x, 2) for x in pair] for pair in deepnorm_pair(6, 6)]
         [[1.42, 0.5], [2.06, 0.34]]
     """
+    check_sizes(n_encoder=n_encoder, n_decoder=n_decoder)
     both = (n_encoder**4 * n_decoder) ** (1 / 16)
     return (0.81 * both, 0.87 / both), ((3 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attnbook import ALiBi, MultiHeadAttention
 from attnbook.interop import from_nanogpt, to_nanogpt
+from strategies import refused
 
 D_MODEL, N_HEADS = 12, 4
 
@@ -118,3 +119,20 @@ class TestRefused:
     def test_ours(self, options: dict[str, object], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             to_nanogpt(MultiHeadAttention(D_MODEL, N_HEADS, **options))
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_what_is_no_state(self) -> None:
+        state = CausalSelfAttention(bias=False).state_dict()
+        with refused(TypeError, "state must be a Mapping, got a CausalSelfAttention"):
+            from_nanogpt(CausalSelfAttention(bias=False), N_HEADS)
+        with refused(TypeError, "c_proj.weight must be a Tensor, got a ndarray"):
+            from_nanogpt(state | {"c_proj.weight": state["c_proj.weight"].numpy()}, N_HEADS)
+        with refused(ValueError, "n_heads must divide the queries' width, got 4 and 12"):
+            from_nanogpt(state, "4")
+
+    def test_weights_of_two_types(self) -> None:
+        state = CausalSelfAttention(bias=False).state_dict()
+        state["c_proj.weight"] = state["c_proj.weight"].half()
+        message = "the weights are of different types: torch.float16, torch.float64"
+        with refused(ValueError, message):
+            from_nanogpt(state, N_HEADS)
