@@ -3,6 +3,7 @@
 import gc
 import os
 import platform
+import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -32,9 +33,9 @@ def race(
 ) -> Times:
     """Time the calls in turns: seconds a call, one number for each call and round.
 
-    What slows the machine for a while slows neighbours in a round alike, so that the ratio within
-    a round is steadier than either time. Each round begins with another call, and every second one
-    runs backwards, so that none always follows the same one.
+    What slows the machine for a while slows all in a round alike, so that the ratio within a round
+    is steadier than either time. Each round has another order, drawn at random: whoever always
+    followed the same neighbour would find in the caches what that one left.
 
     Args:
         calls: what to time, by name.
@@ -47,14 +48,13 @@ def race(
     once = sum(_sample(calls[name], repeats[name], device) * repeats[name] for name in names)
     n_rounds = int(min(max(seconds / once, rounds[0]), rounds[1]))
     times = {name: np.empty(n_rounds) for name in names}
+    shuffle = random.Random(0)
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         for i in range(n_rounds):
-            start = i // 2 % len(names)
-            order = names[start:] + names[:start]
-            for name in order if i % 2 == 0 else reversed(order):
+            for name in shuffle.sample(names, len(names)):
                 times[name][i] = _sample(calls[name], repeats[name], device)
     finally:
         if collecting:

@@ -1,5 +1,9 @@
 """The benchmarks run, compare like with like and write their tables. No times are tested."""
 
+import itertools
+import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +12,10 @@ import torch
 from benchmarks import attention, backprop, probes, report, threads, training
 from benchmarks.contenders import OURS, PACKED, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import race, speed_ratio
+from benchmarks.timing import SAMPLE_SECONDS, race, speed_ratio
 from benchmarks.timing import threads as threads_taken
+
+from attnbook import MultiHeadAttention
 
 SMALLEST = Size(d_model=64, tokens=32, batch=1)
 PEERS = ["torch", "HF GPT-2", "x-transformers", "textbook"]
@@ -106,6 +112,32 @@ def test_a_race_times_each_call_in_each_round():
     assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3}
     assert all((seconds > 0).all() for seconds in times.values())
     assert min(calls.values()) > 0
+
+
+def test_in_a_race_nobody_always_follows_the_same_one():
+    ran: list[str] = []
+
+    def run(name: str) -> None:
+        ran.append(name)
+        time.sleep(2 * SAMPLE_SECONDS)  # so that a sample is one call
+
+    race({n: partial(run, n) for n in "abcd"}, seconds=0, rounds=(30, 30))
+    rounds = [ran[i : i + 4] for i in range(len(ran) - 4 * 30, len(ran), 4)]
+    assert all(sorted(order) == list("abcd") for order in rounds)
+    followers = Counter(pair for order in rounds for pair in itertools.pairwise(order))
+    assert len(followers) == 12
+    assert max(followers.values()) < 20
+
+
+def test_torch_alone_is_an_attention():
+    products = attention.Products(Size(64, 5, 2), device="cpu", dtype=torch.float64)
+    ours = MultiHeadAttention(64, products.size.n_heads)
+    linears = (ours.query, ours.key, ours.value, ours.output)
+    with torch.no_grad():
+        for linear, weight in zip(linears, products.weights, strict=True):
+            linear.weight.copy_(weight)
+        expected = ours(products.x.view(2, 5, 64))
+        torch.testing.assert_close(products.torch_alone(), expected)
 
 
 def test_training_starts_from_the_same_loss_and_goes_on_alike():
