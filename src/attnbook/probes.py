@@ -170,8 +170,8 @@ class Probe:
             container that does not run itself, ``"blocks"``, stands for what it contains: each
             block); attentions and parameters also of all inside them.
         rank_sequences: the rank of more sequences costs more time, ``None`` takes all. With the
-            default, a step at d=256, 4 layers, batch 8 takes 1.2 times as long as without the probe
-            on one thread (``benchmarks/README.md``).
+            default, a step at d=256, 4 layers, batch 8 takes 1.2 to 1.4 times as long as without
+            the probe on one thread (``benchmarks/README.md``).
 
     Raises:
         TypeError: if ``model`` is no module or one that ``torch.jit`` made (inside another such a
