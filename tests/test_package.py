@@ -157,7 +157,7 @@ for part in ("key", "value"):
     tell(attention)
 
 attention, cache, held = MultiHeadAttention(8, 2), KeyValueCache(), torch.randn(2, 2, 3, 4)
-cache.keep(held, held[:, :, :2])
+cache.key, cache.value = held, held[:, :, :2]  # keep() would refuse that
 tell(attention, cache=cache)
 assert cache.key is held
 attention.dropout = 1.0
