@@ -17,7 +17,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check html chapters notebooks serve claims implementations bench mutants lock clean
+.PHONY: help book test quick check html chapters studies notebooks serve claims implementations bench mutants lock clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ check: .venv/installed-tests
 
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
+
+studies: .venv/installed  ## make the records of studies that are stale (or ONLY="name …"), two rows at a time
+	@env -u TQDM_DISABLE $(BUILD) studies $(ONLY)
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
 	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters

@@ -14,39 +14,29 @@ from pathlib import Path
 import pytest
 from nbval.plugin import IPyNbCell
 
-from attnbook.book.arithmetic import EXECUTED, arithmetic
-from attnbook.tasks.text import fingerprint, python_topics
+from attnbook.book.arithmetic import EXECUTED
+from attnbook.book.build import measured_under
 
 HERE = Path(__file__).parent
 
 
 def measured_elsewhere() -> bool:
-    """Do the committed outputs come from a text that this Python lacks?"""
-    here = fingerprint(python_topics())
-    texts = {
-        output.get("metadata", {}).get("attnbook_claim", {}).get("text")
-        for path in HERE.glob("*.ipynb")
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for output in cell.get("outputs", [])
-    }
-    return bool(texts - {None, here})
-
-
-def computed_elsewhere() -> bool:
-    """Do committed outputs come from another arithmetic than this one?"""
+    """Are committed outputs of another arithmetic, or text, than here?"""
     known = HERE / EXECUTED.name
-    under = (
+    noted = (
         json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     )
-    here = arithmetic()
-    return any(under.get(path.stem) != here for path in HERE.glob("*.ipynb"))
+    here = measured_under()
+    return any(
+        noted.get(path.stem, {}).get("under") != here
+        for path in HERE.glob("*.ipynb")
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose what is not compared, and run kernels as the Makefile does."""
     os.environ |= {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    elsewhere = measured_elsewhere() or computed_elsewhere()
-    rules = "nbval_elsewhere.cfg" if elsewhere else "nbval.cfg"
+    rules = "nbval_elsewhere.cfg" if measured_elsewhere() else "nbval.cfg"
     config.option.nbval_sanitize_with = str(HERE.parent / "tests" / rules)
 
 

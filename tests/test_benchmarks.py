@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from attnbook import MultiHeadAttention
 from benchmarks import attention, backprop, probes, report, threads, training
 from benchmarks.contenders import OURS, PACKED, Size, check_equal, contenders
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import SAMPLE_SECONDS, race, speed_ratio
 from benchmarks.timing import threads as threads_taken
-
-from attnbook import MultiHeadAttention
 
 SMALLEST = Size(d_model=64, tokens=32, batch=1)
 PEERS = ["torch", "HF GPT-2", "x-transformers", "textbook"]

@@ -1,9 +1,11 @@
-"""The commands behind the Makefile: execute chapters, render the book, re-run the claims.
+"""The commands behind the Makefile: execute chapters, make records, render, re-run the claims.
 
-``python -m attnbook.book.build book | html | chapters | claims --seeds N``
+``python -m attnbook.book.build book | html | chapters | studies | claims --seeds N``
 """
 
 import argparse
+import ast
+import datetime
 import hashlib
 import json
 import os
@@ -11,33 +13,40 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
-from jupyter_cache import get_cache
-from jupyter_cache.base import JupyterCacheAbstract
-from jupyter_cache.cache.main import CacheBundleIn
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
-from nbformat.reader import NotJSONError
 
 from attnbook.book.arithmetic import EXECUTED, arithmetic
 from attnbook.book.claims import METADATA_KEY
+from attnbook.book.code import Code, code_hash
+from attnbook.book.files import BUILD, as_json, write_whole
+from attnbook.book.listings import LISTING_KEY, listing
+from attnbook.book.studies import (
+    StudyError,
+    checked_record,
+    differences,
+    make_records,
+    record_path,
+)
+from attnbook.tasks.text import fingerprint, python_topics
 
-BUILD = Path("_build")
-# Where jupyter-book looks if _config.yml says nothing else.
-CACHE = BUILD / ".jupyter_cache"
 CLAIMS = BUILD / "claims.json"
 # How often each claim held when it was last tried under other seeds; committed.
 HELD = Path("chapters/held.json")
 CELL_TIMEOUT = 600
+# Packages whose version makes digits, or drawings.
+DRAWING_PACKAGES = ("torch", "numpy", "tokenizers", "matplotlib")
+LEAST_ROOM = 10
 
 
 class BuildError(Exception):
@@ -68,30 +77,83 @@ def _files(node: object) -> Iterator[str]:
             yield from _files(each)
 
 
-def code_fingerprint() -> str:
-    """Hash of what a chapter's outputs hang on besides its own cells."""
-    digest = hashlib.sha256(sys.version.encode())
-    read = sorted(set(Path("chapters").glob("*.json")) - {HELD, EXECUTED})
-    for path in [*sorted(Path("src").rglob("*.py")), *sorted(Path().glob("*.txt")), *read]:
-        digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def read(path: Path) -> NotebookNode:
+    """A chapter's notebook."""
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    return notebook
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds the old text or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if path.exists():
-            shutil.copymode(path, name)
-        else:
-            Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Those of a notebook."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def made_from(path: Path) -> dict[str, str]:
+    """What a chapter's outputs hang on, by name: its cells, modules, records, files, packages."""
+    cells = code_cells(read(path))
+    tree = ast.parse("\n".join(without_magic(cell.source) for cell in cells))
+    found = {"its code": cells_fingerprint(cells)} | Code(Path()).hashes(tree)
+    for name in studies_of(tree):
+        record = record_path(name)
+        found[str(record)] = file_hash(record) if record.exists() else "missing"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and str(node.value).endswith(".json"):
+            file = path.parent / str(node.value)
+            found |= {str(file): file_hash(file)} if file.is_file() else {}
+    pins = re.findall(r"^([\w-]+)==(\S+)", Path("requirements.txt").read_text(), re.MULTILINE)
+    found |= {name: version for name, version in pins if name in DRAWING_PACKAGES}
+    for cell in cells:
+        for output in cell.outputs:
+            for name in output.get("metadata", {}).get(LISTING_KEY, []):
+                shown = listing(name, Path()) or "missing"
+                found[f"the listing of {name}"] = hashlib.sha256(shown.encode()).hexdigest()[:12]
+    return found
+
+
+def without_magic(source: str) -> str:
+    """A cell as plain Python: IPython's own commands are no code of the book."""
+    return re.sub(r"(?m)^\s*[%!].*$", "pass", source)
+
+
+def studies_of(tree: ast.AST) -> list[str]:
+    """The names of the studies that some code reads."""
+    return [
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "study"
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    ]
+
+
+def file_hash(path: Path) -> str:
+    """Of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def out_of_date(path: Path) -> list[str]:
+    """What changed since a chapter's outputs were made; nothing, if they are today's."""
+    known = executed().get(path.stem)
+    if known is None or any(cell.execution_count is None for cell in code_cells(read(path))):
+        return ["its outputs are missing"]
+    return [f"{name} changed" for name in differences(known["made_from"], made_from(path))]
+
+
+def executed() -> dict[str, dict[str, Any]]:
+    """What is noted of each chapter's committed outputs."""
+    known: dict[str, dict[str, Any]] = {}
+    if EXECUTED.exists():
+        known = json.loads(EXECUTED.read_text(encoding="utf-8"))
+    return known
+
+
+@cache
+def measured_under() -> dict[str, str]:
+    """What the last digits hang on here: the arithmetic, and Python's help texts."""
+    return {"arithmetic": arithmetic(), "text": fingerprint(python_topics())}
 
 
 def execute(
@@ -102,7 +164,7 @@ def execute(
     Returns:
         The executed notebook and the seconds it took.
     """
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT,
@@ -161,53 +223,38 @@ def _name(path: Path, seed: int | None) -> str:
     return path.stem if seed is None else f"{path.stem}, ATTNBOOK_SEED={seed}"
 
 
-def open_cache() -> JupyterCacheAbstract:
-    """The executed chapters; emptied if the code under them has changed."""
-    stamp = CACHE / "code_fingerprint"
-    now = code_fingerprint()
-    if not stamp.exists() or stamp.read_text() != now:
-        shutil.rmtree(CACHE, ignore_errors=True)
-        cache = get_cache(CACHE)
-        write_whole(stamp, now)
-        return cache
-    return get_cache(CACHE)
-
-
-def keep(cache: JupyterCacheAbstract, path: Path, notebook: NotebookNode, seconds: float) -> None:
-    """Put an executed chapter into the cache."""
-    bundle = CacheBundleIn(notebook, str(path), data={"execution_seconds": seconds})
-    cache.cache_notebook_bundle(bundle, overwrite=True)
-
-
-def kept(cache: JupyterCacheAbstract, path: Path) -> NotebookNode | None:
-    """The chapter with its outputs from the cache, if it has them, and whole."""
-    notebook: NotebookNode
-    try:
-        _, notebook = cache.merge_match_into_notebook(nbformat.read(path, as_version=4))
-    except (KeyError, NotJSONError):
-        return None
-    return notebook
-
-
 def book() -> None:
     """Execute what is out of date, then render."""
-    cache = open_cache()
-    stale = [path for path in chapters() if kept(cache, path) is None]
-    print(f"Chapters to execute: {len(stale)} of {len(chapters())}", flush=True)
-    for path, _, notebook, seconds in execute_all([(path, None) for path in stale]):
-        keep(cache, path, notebook, seconds)
-    executed = {}
-    for path in chapters():
-        whole = kept(cache, path)
-        if whole is None:
-            raise BuildError(f"{path} was changed while it ran: run `make book` again")
-        executed[path] = whole
-    render(executed, "cache")
+    check_records(chapters())
+    stale = {path: why for path in chapters() if (why := out_of_date(path))}
+    for path, why in stale.items():
+        print(f"{path.stem}: {', '.join(why)}", flush=True)
+    if not stale:
+        print("All chapters are up to date")
+    write_outputs(list(stale), quoted=False)
+    render()
 
 
-def html() -> None:
-    """Render from the outputs in the committed notebooks."""
-    render({path: nbformat.read(path, as_version=4) for path in chapters()}, "off")
+def check_records(paths: Sequence[Path]) -> None:
+    """See that the records these chapters read are whole and of today's code.
+
+    Raises:
+        BuildError: if not; names them and says what to run.
+    """
+    wrong = []
+    for name in sorted({name for path in paths for name in studies_in(path)}):
+        try:
+            checked_record(Path(), name, record_path(name))
+        except StudyError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise BuildError("\n".join(wrong))
+
+
+def studies_in(path: Path) -> list[str]:
+    """The studies that a chapter reads."""
+    cells = code_cells(read(path))
+    return studies_of(ast.parse("\n".join(without_magic(cell.source) for cell in cells)))
 
 
 def choose(only: Sequence[str]) -> list[Path]:
@@ -220,122 +267,140 @@ def choose(only: Sequence[str]) -> list[Path]:
     return [path for name, path in known.items() if not only or name in only]
 
 
-def write_chapters(only: list[str]) -> None:
-    """Re-execute chapters and write their outputs into the notebooks.
+def write_chapters(only: Sequence[str]) -> None:
+    """Re-execute chapters, all or those named, and write their outputs."""
+    chosen = choose(only)
+    check_records(chosen)
+    write_outputs(chosen, quoted=True)
+
+
+def write_outputs(paths: Sequence[Path], *, quoted: bool) -> None:
+    """Execute chapters, and write outputs into the notebooks with a note what they were made from.
+
+    Args:
+        paths: the slowest first, so that two of them end together.
+        quoted: is the prose to quote the digits that come out here? ``make chapters`` is an
+            author's command; a reader's ``make book`` may run on another processor.
 
     Raises:
         BuildError: if a chapter raised, or was changed while it ran; this one is not written.
     """
-    cache = open_cache()
-    chosen = choose(only)
-    before = {path: path.read_bytes() for path in chosen}
+    known = executed()
+    seconds_of = {name: entry["seconds"] for name, entry in known.items()}
+    paths = sorted(paths, key=lambda path: -seconds_of.get(path.stem, 0))
+    before = {path: (path.read_bytes(), made_from(path)) for path in paths}
     changed = []
-    for path, _, notebook, seconds in execute_all([(path, None) for path in chosen]):
-        if path.read_bytes() != before[path]:
+    for path, _, notebook, seconds in execute_all([(path, None) for path in paths]):
+        now = path.read_bytes(), made_from(path)
+        if now != before[path]:
             changed.append(path.stem)
             continue
         write_whole(path, nbformat.writes(notebook) + "\n")
-        write_whole(EXECUTED, _json(executed_under() | {path.stem: arithmetic()}))
-        keep(cache, path, notebook, seconds)
+        earlier = known.get(path.stem, {}).get("quoted")
+        entry = {
+            "made_from": made_from(path),
+            "under": measured_under(),
+            "quoted": measured_under() if quoted or earlier is None else earlier,
+            "seconds": round(seconds, 1),
+            "date": datetime.date.today().isoformat(),
+        }
+        noted = executed() | {path.stem: entry}
+        write_whole(
+            EXECUTED, as_json({p.stem: noted[p.stem] for p in chapters() if p.stem in noted})
+        )
     if changed:
         names = " ".join(changed)
         raise BuildError(f'changed while it ran, so not written: make chapters ONLY="{names}"')
 
 
-def executed_under() -> dict[str, str]:
-    """The arithmetic of each chapter's committed outputs."""
-    known: dict[str, str] = {}
-    if EXECUTED.exists():
-        known = json.loads(EXECUTED.read_text(encoding="utf-8"))
-    return known
-
-
-def _json(content: object) -> str:
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
-
-
-def render(notebooks: dict[Path, NotebookNode], execution: str) -> None:
-    """Build the HTML, warnings as errors, from executed notebooks."""
+def render() -> None:
+    """Build the HTML, warnings as errors, from the outputs in the notebooks."""
+    notebooks = {path: read(path) for path in chapters()}
     ledger = {path.with_suffix("").as_posix(): claims_of(nb) for path, nb in notebooks.items()}
     held = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
-    here, committed_under = arithmetic(), executed_under()
-    others = {path for path in notebooks if committed_under.get(path.stem) != here}
-    if execution == "off":  # these are the committed numbers, wherever they are shown
-        others = set()
+    others = {
+        path.stem
+        for path in notebooks
+        if (entry := executed().get(path.stem)) and entry["under"] != entry["quoted"]
+    }
     for path, notebook in notebooks.items():
-        committed = {each["label"]: each for each in claims_of(nbformat.read(path, as_version=4))}
         tried = held.get(path.stem, {})
-        fresh = tried.get("code") == cells_fingerprint(notebook)
+        fresh = tried.get("code") == cells_fingerprint(code_cells(notebook))
         for each in ledger[path.with_suffix("").as_posix()]:
-            known = committed.get(each["label"])
-            other_text = known is not None and known["text"] != each["text"]
-            each["elsewhere"] = other_text or path in others
+            each["elsewhere"] = path.stem in others
             each["other_seeds"] = (
                 f"{tried['held'].get(each['label'], 0)} of {tried['seeds']}" if fresh else "–"
             )
-    write_whole(CLAIMS, json.dumps(ledger, ensure_ascii=False, indent=1))
-    config = yaml.safe_load(Path("_config.yml").read_text(encoding="utf-8"))
-    config["execute"]["execute_notebooks"] = execution
-    extensions = config["sphinx"]["local_extensions"]  # relative to the file they are said in
-    config["sphinx"]["local_extensions"] = {
-        k: str(Path(v).resolve()) for k, v in extensions.items()
-    }
-    write_whole(BUILD / "config.yml", yaml.safe_dump(config, sort_keys=False))
+    write_whole(CLAIMS, as_json(ledger))
+    render_pages()
+    print_least_room(ledger)
+    if others:
+        print(
+            f"{', '.join(sorted(others))}: executed on a processor that rounds otherwise than the "
+            "one whose numbers the text quotes; a few of them may differ from what the claims show"
+        )
+    print(f"The book is at {(BUILD / 'html' / 'index.html').resolve()}")
 
-    # Sphinx reads a page again when its file changed. Outputs come from elsewhere, and so do the
-    # extension, the look, the contents and the API pages: when those changed, all is built again.
-    state = hashlib.sha256((BUILD / "config.yml").read_bytes() + code_fingerprint().encode())
-    for folder in ("_ext", "_static", "_templates"):
-        for path in sorted(Path(folder).glob("*.*")):
+
+def render_pages() -> None:
+    """Call Jupyter Book.
+
+    Raises:
+        BuildError: if it warned.
+    """
+    # Sphinx reads a page again when its file changed. When the extension, the look, the contents
+    # or the package changed, all is built again.
+    state = hashlib.sha256()
+    for pattern in (
+        "_config.yml",
+        "_toc.yml",
+        "_ext/*.py",
+        "_static/*",
+        "_templates/*",
+        "*.txt",
+        "src/**/*.py",
+    ):
+        for path in sorted(Path().glob(pattern)):
             state.update(str(path).encode() + b"\0" + path.read_bytes())
-    state.update(Path("_toc.yml").read_bytes())
     for path in sources():  # the title of each page stands in the sidebar of all
         title = re.search(rb'^\s*"?# .*', path.read_bytes(), re.MULTILINE)
         state.update(title[0] if title else b"")
-    for notebook in notebooks.values():
-        outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-        state.update(json.dumps(outputs, sort_keys=True).encode())
     stamp = BUILD / "rendered"
     fresh = stamp.exists() and stamp.read_text() == state.hexdigest()
     stamp.unlink(missing_ok=True)
     if not fresh:
         shutil.rmtree(BUILD / "html", ignore_errors=True)  # or pages of removed files would stay
-
-    command = [
-        str(Path(sys.executable).with_name("jupyter-book")),
-        "build",
-        ".",
-        "-W",
-        "-n",
-        "--keep-going",
-    ]
-    command += ["--config", str(BUILD / "config.yml"), *([] if fresh else ["--all"]), "-q"]
-    if subprocess.run(command, check=False).returncode:
+    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
+    command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q"]
+    if subprocess.run([*command, *([] if fresh else ["--all"])], check=False).returncode:
         raise BuildError("the book was not built: see the warnings above")
     write_whole(stamp, state.hexdigest())
-    if others:
-        print(
-            "This processor rounds otherwise than the one whose numbers the text quotes: a few of "
-            "them may differ from what the claims show"
-        )
-    print(f"The book is at {(BUILD / 'html' / 'index.html').resolve()}")
+
+
+def print_least_room(ledger: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Name the claims that come nearest to their bounds, in standard errors."""
+    claims = [each for found in ledger.values() for each in found if each["room"] is not None]
+    claims.sort(key=lambda each: each["room"])
+    if claims:
+        print("The claims with the least room, in standard errors:")
+    for each in claims[:LEAST_ROOM]:
+        print(f"  {each['room']:5.1f}  {each['label']}: {each['measured']}; {each['expected']}")
 
 
 def claims_of(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The claims of an executed notebook, in order."""
     return [
         output.metadata[METADATA_KEY]
-        for cell in notebook.cells
-        if cell.cell_type == "code"
+        for cell in code_cells(notebook)
         for output in cell.outputs
         if METADATA_KEY in output.get("metadata", {})
     ]
 
 
-def cells_fingerprint(notebook: NotebookNode) -> str:
-    """Hash of a chapter's code."""
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
+def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
+    """Hash of a chapter's code; its comments are not part of what comes out."""
+    code = [code_hash(without_magic(cell.source)) for cell in cells]
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
 def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
@@ -350,9 +415,14 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
     jobs: list[tuple[Path, int | None]] = [
         (path, seed) for path in chosen for seed in range(1, n_seeds + 1)
     ]
+    for shift in range(1, n_seeds + 1):
+        os.environ["ATTNBOOK_SEED"] = str(shift)
+        print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
+        make_records([], sorted({name for path in chosen for name in studies_in(path)}))
+    del os.environ["ATTNBOOK_SEED"]
     labels: dict[tuple[Path, str], str] = {}
     held: dict[tuple[Path, str], int] = {}
-    notebooks = {path: nbformat.read(path, as_version=4) for path in chosen}
+    notebooks = {path: read(path) for path in chosen}
     for path, notebook in notebooks.items():
         for each in claims_of(notebook):
             labels[path, each["label"]] = each["statement"]
@@ -364,8 +434,7 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
             held[key] = held.get(key, 0) + each["held"]
         errors += [
             f"{_name(path, seed)}: {output.ename}: {output.evalue}"
-            for cell in notebook.cells
-            if cell.cell_type == "code"
+            for cell in code_cells(notebook)
             for output in cell.outputs
             if output.output_type == "error"
         ]
@@ -377,9 +446,9 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
     noted = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
     for path, notebook in notebooks.items():
         counts = {label: held.get((where, label), 0) for where, label in labels if where == path}
-        code = cells_fingerprint(notebook)
+        code = cells_fingerprint(code_cells(notebook))
         noted[path.stem] = {"code": code, "seeds": n_seeds, "held": counts}
-    write_whole(HELD, _json(noted))
+    write_whole(HELD, as_json(noted))
     failed = sum(held.get(key, 0) < n_seeds for key in labels)
     print(f"\n{len(labels) - failed} of {len(labels)} claims held for every seed")
     if errors or failed:
@@ -394,6 +463,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("html", help="build the HTML from the committed outputs")
     writing = commands.add_parser("chapters", help="re-execute and write the outputs")
     writing.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
+    recording = commands.add_parser("studies", help="make the records that are stale")
+    recording.add_argument("only", nargs="*", metavar="STUDY", help="these, stale or not")
     repeating = commands.add_parser("claims", help="re-run under other seeds")
     repeating.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     repeating.add_argument("--seeds", type=int, default=3)
@@ -402,12 +473,14 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "book":
             book()
         elif options.command == "html":
-            html()
+            render()
         elif options.command == "chapters":
             write_chapters(options.only)
+        elif options.command == "studies":
+            make_records(options.only)
         else:
             repeat_claims(options.seeds, options.only)
-    except BuildError as error:
+    except (BuildError, StudyError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
     return 0

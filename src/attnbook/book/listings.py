@@ -4,6 +4,12 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
+
+from attnbook.book.code import Code
+
+LISTING_KEY = "attnbook_listings"
+"""Metadata of an output that shows source: names of what it shows."""
 
 
 def show_source(*objects: Callable[..., object] | type) -> None:
@@ -33,7 +39,32 @@ def show_source(*objects: Callable[..., object] | type) -> None:
         return
     from IPython.display import Markdown, display
 
-    display(Markdown(markdown))
+    names = [f"{each.__module__}:{each.__qualname__}" for each in objects]
+    display(Markdown(markdown), metadata={LISTING_KEY: names})
+
+
+def listing(name: str, root: Path) -> str | None:
+    """Today's text of a listing, read from the file: nothing is imported.
+
+    Args:
+        name: ``module:qualified.name``.
+        root: of the checkout.
+    """
+    module, _, path = name.partition(":")
+    file = Code(root).file(module)
+    if file is None:
+        return None
+    source = file.read_text(encoding="utf-8")
+    node: ast.AST = ast.parse(source)
+    for part in path.split("."):
+        inside = [each for each in ast.iter_child_nodes(node) if getattr(each, "name", "") == part]
+        if not inside:
+            return None
+        node = inside[-1]
+    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    lines = source.splitlines()[first - 1 : node.end_lineno]
+    return _without_docstrings("\n".join(lines))
 
 
 def _source(each: Callable[..., object] | type) -> str:

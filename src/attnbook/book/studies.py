@@ -1,0 +1,373 @@
+"""Studies: experiments too long for a chapter's minute, with recorded results.
+
+``studies/<name>.py`` is the experiment: ``run(seed)`` returns a dictionary of numbers, and
+``SEEDS`` says how many seeds there are. One that compares several cases has ``run(seed, case)``,
+and ``SEEDS`` is a dictionary: case -> number of seeds. ``studies/<name>.json`` is its record: a row
+for each case and seed, and what code made it. ``make studies`` writes it; a chapter reads it with
+:func:`study` and runs one of its rows again.
+"""
+
+import datetime
+import hashlib
+import importlib
+import json
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from attnbook.book.arithmetic import arithmetic, processor
+from attnbook.book.claims import seeds, shift
+from attnbook.book.code import Code, find_root
+from attnbook.book.files import BUILD, write_whole
+from attnbook.tasks.text import fingerprint, python_topics
+
+FOLDER = Path("studies")
+PARTIAL = BUILD / "studies"
+"""Rows of records that are not complete yet."""
+TOLERANCE = 1e-6
+"""How far a replayed number may be from the recorded one, relative to its size."""
+REPLAY_KEY = "attnbook_replay"
+
+Numbers = dict[str, Any]
+"""What a run returns: name -> number, or list of numbers."""
+
+
+class StudyError(Exception):
+    """A record is missing, stale, damaged or contradicted; says which, and what to run."""
+
+
+class Study:
+    """A study's recorded results.
+
+    ``study["case", "number"]`` is one sample for each seed; ``study["number"]``, where there are no
+    cases.
+
+    Example:
+        >>> sizes = study("init_sizes")  # doctest: +SKIP
+        >>> sizes["glorot", "loss"]  # doctest: +SKIP
+        [3.21, 3.19, 3.25]
+    """
+
+    def __init__(self, name: str, record: dict[str, Any]) -> None:
+        self.name = name
+        self.record = record
+        self.made: dict[str, Any] = record["made"]
+        self.rows: dict[tuple[str, int], Numbers] = {
+            (row["case"], row["seed"]): row["numbers"] for row in record["rows"]
+        }
+
+    def __getitem__(self, key: str | tuple[str, str]) -> list[Any]:
+        case, number = ("", key) if isinstance(key, str) else key
+        found = [numbers for (of, _), numbers in self.rows.items() if of == case]
+        if not found or number not in found[0]:
+            known = sorted({of for of, _ in self.rows}) if not found else sorted(found[0])
+            raise KeyError(f"study {self.name} has no {case or number!r}; it has {known}")
+        return [numbers[number] for numbers in found]
+
+    def seeds(self, case: str = "") -> list[int]:
+        """The seeds of a case, in order."""
+        return [seed for of, seed in self.rows if of == case]
+
+    def replay(self, case: str = "", **shorter: object) -> None:
+        """Run the first row of a case again, now, and compare it with what is recorded.
+
+        Args:
+            case: which.
+            **shorter: arguments of the study's ``run`` that make it end sooner; the numbers that
+                it then returns are compared, and have to be recorded under the same names.
+
+        Raises:
+            StudyError: if a number is off by more than a millionth, or none is returned.
+        """
+        seed = self.seeds(case)[0]
+        row = f"{f'case {case!r}, ' if case else ''}seed {seed}"
+        if self.record["text"] in (None, fingerprint(python_topics())):
+            recorded, again = self.rows[case, seed], _run(self.name, case, seed, **shorter)
+            if not again or (
+                off := {k: v for k, v in again.items() if not _same(v, recorded.get(k))}
+            ):
+                shown = "".join(
+                    f"\n  {k}: {v} now, {recorded.get(k)} recorded" for k, v in off.items()
+                )
+                raise StudyError(
+                    f"study {self.name}, {row}: run again, it gives other numbers than its record:"
+                    f"{shown}\nIf the code is right, run: make studies ONLY={self.name}"
+                )
+            outcome = f"Run again, {row}: {len(again)} of its numbers as recorded."
+        else:
+            outcome = "Not run again: this Python's help texts differ from those measured."
+        _show(self.name, f"{_about(self.record)} {outcome}")
+
+
+def study(name: str) -> Study:
+    """Read a study's record.
+
+    Under ``ATTNBOOK_SEED`` it is the one that ``make claims`` has made for those seeds.
+
+    Raises:
+        StudyError: if the record is missing, damaged, incomplete, or made by other code.
+    """
+    root = find_root()
+    path = record_path(name)
+    return Study(name, checked_record(root, name, path))
+
+
+def names(root: Path) -> list[str]:
+    """All studies, by name."""
+    paths = sorted((root / FOLDER).glob("*.py"))
+    return [path.stem for path in paths if not path.stem.startswith("_")]
+
+
+def record_path(name: str) -> Path:
+    """From the root: where the record for today's ``ATTNBOOK_SEED`` is."""
+    return FOLDER / f"{name}.json" if not shift() else PARTIAL / str(shift()) / f"{name}.json"
+
+
+def checked_record(root: Path, name: str, path: Path) -> dict[str, Any]:
+    """The record, if it is whole, unchanged and of today's code.
+
+    Raises:
+        StudyError: if not; says what to run.
+    """
+    remedy = f"run: make studies ONLY={name}"
+    if name not in names(root):
+        raise StudyError(f"there is no study {name!r}; there are {', '.join(names(root))}")
+    if not (root / path).exists():
+        raise StudyError(f"study {name} has no record {path}; {remedy}")
+    try:
+        record = json.loads((root / path).read_text(encoding="utf-8"))
+        unchanged = record["digest"] == _digest(record)
+    except (ValueError, KeyError, TypeError):
+        raise StudyError(f"{path} is not a whole record of study {name}; {remedy}") from None
+    if not unchanged:
+        raise StudyError(f"{path} is not what was recorded: a number was changed; {remedy}")
+    if changed := differences(record["code"], study_code(root, name)):
+        raise StudyError(f"{path} is stale ({', '.join(changed)} changed since); {remedy}")
+    assert isinstance(record, dict)
+    return record
+
+
+def differences(old: dict[str, str], new: dict[str, str]) -> list[str]:
+    """The names that are not in both, or not the same in both."""
+    return sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
+
+
+def study_code(root: Path, name: str) -> dict[str, str]:
+    """Hashes of the study's module and of what it reaches."""
+    return Code(root).hashes(f"import studies.{name}")
+
+
+def _digest(record: dict[str, Any]) -> str:
+    content = {key: value for key, value in record.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _same(now: Any, recorded: Any) -> bool:
+    if isinstance(now, list) and isinstance(recorded, list):
+        return len(now) == len(recorded) and all(map(_same, now, recorded))
+    if isinstance(now, list) or recorded is None:
+        return False
+    return math.isclose(now, recorded, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _run(name: str, case: str, seed: int, **shorter: object) -> Numbers:
+    """One row, the same whatever ran before it."""
+    run = importlib.import_module(f"studies.{name}").run
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    quiet = os.environ.get("TQDM_DISABLE")
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    os.environ["TQDM_DISABLE"] = "1"  # a training's own bar, inside the bar over rows
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            numbers = run(seed, case, **shorter) if case else run(seed, **shorter)
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        os.environ.pop("TQDM_DISABLE")
+        if quiet is not None:
+            os.environ["TQDM_DISABLE"] = quiet
+    return {key: _plain(value, f"study {name}, {key!r}") for key, value in numbers.items()}
+
+
+def _plain(value: Any, what: str) -> Any:
+    """Numbers as JSON keeps them."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, what) for each in value]
+    number = value.item() if hasattr(value, "item") else value
+    if not isinstance(number, (bool, int, float)):
+        raise TypeError(f"{what} must be a number or a list of numbers, got {value!r}")
+    if not math.isfinite(number):
+        raise ValueError(f"{what} is {number}: a record holds finite numbers")
+    return number
+
+
+def _about(record: dict[str, Any]) -> str:
+    """The record in a sentence."""
+    cases = list(dict.fromkeys(row["case"] for row in record["rows"]))
+    counts = sorted({sum(row["case"] == case for row in record["rows"]) for case in cases})
+    n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    over = f"{n} seeds" if cases == [""] else f"{len(cases)} cases, {n} seeds each"
+    minutes = sum(row["seconds"] for row in record["rows"]) / 60
+    took = f"{minutes:.0f} min" if minutes >= 1 else "under a minute"
+    made = record["made"]
+    return f"{over}, {took} on one core ({made['processor']}, {made['date']})."
+
+
+def _show(name: str, line: str) -> None:
+    from IPython import get_ipython
+
+    text = f"✓ Study {name}: {line}"
+    if get_ipython() is None:
+        print(text)
+        return
+    from IPython.display import display
+
+    html = f'<div class="replay" id="study-{name}">{text}</div>'
+    display({"text/plain": text, "text/html": html}, metadata={REPLAY_KEY: name}, raw=True)
+
+
+# What `make studies` does.
+
+
+def wanted(name: str) -> list[tuple[str, int]]:
+    """The (case, seed) of each row that the record has to have."""
+    counts = importlib.import_module(f"studies.{name}").SEEDS
+    counts = counts if isinstance(counts, dict) else {"": counts}
+    return [(case, seed) for case, n in counts.items() for seed in seeds(n)]
+
+
+def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -> None:
+    """Make the records that are stale (of all studies, or ``among`` some), or those named.
+
+    They are those of today's ``ATTNBOOK_SEED``.
+
+    Rows are run side by side, and kept as they come: what is killed goes on where it was. Records
+    are replaced when they are complete.
+
+    Raises:
+        StudyError: if a name is unknown, or a run raised; the others are completed.
+    """
+    root = Path()
+    if unknown := sorted(set(only) - set(names(root))):
+        raise StudyError(
+            f"no study is called {' or '.join(unknown)}; there are {', '.join(names(root))}"
+        )
+    jobs, rows, codes = [], {}, {}
+    for name in only or (names(root) if among is None else among):
+        if not only:
+            try:
+                checked_record(root, name, record_path(name))
+                continue
+            except StudyError:
+                pass
+        codes[name] = study_code(root, name)
+        rows[name] = _kept(name, codes[name])
+        jobs += [(name, *row) for row in wanted(name) if row not in rows[name]]
+    if not rows:
+        print("All studies are up to date")
+        return
+    print(f"{', '.join(rows)}: {len(jobs)} rows to run", flush=True)
+    errors = []
+    for (name, case, seed), row in _run_all(jobs):
+        if isinstance(row, Exception):
+            errors.append(f"study {name}, {case!r}, seed {seed}: {type(row).__name__}: {row}")
+            continue
+        rows[name][case, seed] = row
+        write_whole(
+            _partial(name), json.dumps({"code": codes[name], "rows": [*rows[name].values()]})
+        )
+    for name, found in rows.items():
+        if all(each in found for each in wanted(name)):
+            if study_code(root, name) != codes[name]:
+                errors.append(f"study {name} was changed while it ran: make studies ONLY={name}")
+                continue
+            _complete(name, codes[name], [found[each] for each in wanted(name)])
+    if errors:
+        raise StudyError("\n".join(errors))
+
+
+def _partial(name: str) -> Path:
+    return PARTIAL / str(shift()) / f"{name}.rows.json"
+
+
+def _kept(name: str, code: dict[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
+    """The rows that an earlier call has left of this code."""
+    try:
+        partial = json.loads(_partial(name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if partial["code"] != code:
+        return {}
+    return {(row["case"], row["seed"]): row for row in partial["rows"]}
+
+
+def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    uses_text = "attnbook.tasks.text" in code
+    record: dict[str, Any] = {
+        "study": name,
+        "made": {
+            "date": datetime.date.today().isoformat(),
+            "processor": processor().get("model name", platform.processor() or "unknown"),
+            "arithmetic": arithmetic(),
+            "python": platform.python_version(),
+            "torch": torch.__version__.partition("+")[0],
+        },
+        "text": fingerprint(python_topics()) if uses_text else None,
+        "code": code,
+        "rows": rows,
+    }
+    record["digest"] = _digest(record)
+    # A row a line: what changes is seen in a diff.
+    head, tail = json.dumps(record | {"rows": ["ROWS"]}, indent=1).split('"ROWS"')
+    lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
+    write_whole(record_path(name), f"{head}{lines}{tail}\n")
+    _partial(name).unlink(missing_ok=True)
+
+
+def _run_all(
+    jobs: list[tuple[str, str, int]],
+) -> Iterable[tuple[tuple[str, str, int], dict[str, Any] | Exception]]:
+    workers = int(os.environ.get("WORKERS", os.cpu_count() or 1))
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_leave_with_parent
+    )
+    try:
+        running = {pool.submit(_row, *job): job for job in jobs}
+        for future in tqdm(as_completed(running), "rows", len(jobs), unit="row"):
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield running[future], error or future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _row(name: str, case: str, seed: int) -> dict[str, Any]:
+    start = time.perf_counter()
+    numbers = _run(name, case, seed)
+    seconds = round(time.perf_counter() - start, 1)
+    return {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
+
+
+def _leave_with_parent() -> None:
+    """A worker whose parent was killed would wait for ever."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
