@@ -1,5 +1,6 @@
 """What this book adds to Sphinx: claims in prose, the ledger, figures that follow the theme."""
 
+import ast
 import hashlib
 import html
 import json
@@ -20,9 +21,10 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.book.build import CLAIMS
+from attnbook.book.build import CLAIMS, executed
 from attnbook.book.claims import Claim
 from attnbook.book.figures import INK, PAPER
+from attnbook.book.studies import FOLDER, summary
 
 logger = logging.getLogger(__name__)
 
@@ -160,40 +162,81 @@ class Ledger(SphinxDirective):
         return found
 
     def _chapter(self, docname: str, claims: list[dict[str, Any]]) -> nodes.section:
-        head = ("Claim", "Measured", "Claimed", "Seeds", "Held", "Other seeds")
-        group = nodes.tgroup(cols=len(head))
-        group += [nodes.colspec() for _ in head]
-        group += nodes.thead("", self._row([nodes.Text(word) for word in head]))
-        body = nodes.tbody()
+        rows = []
         for claim in claims:
             link = nodes.reference("", claim["statement"])
             point_to_claim(link, self.env, docname, claim)
             seeds = str(claim["samples"]) if claim["samples"] > 1 else "–"
             on = f" (text {claim['text']})" if claim["text"] else ""
-            body += self._row(
-                [
-                    link,
-                    nodes.Text(claim["measured"] + on),
-                    nodes.Text(claim["expected"]),
-                    nodes.Text(seeds),
-                    nodes.Text("✓" if claim["held"] else "✗"),
-                    nodes.Text(claim["other_seeds"]),
-                ]
-            )
-        group += body
-        notebook = nbformat.read(self.env.doc2path(docname), 4)
-        headings = (cell.source for cell in notebook.cells if cell.source.startswith("# "))
-        name = next(headings, docname).partition("\n")[0].removeprefix("# ").partition(":")[0]
-        title = nodes.title("", f"{name} ({len(claims)} claims)")
-        table = nodes.table("", group, classes=["claims-ledger"])
-        return nodes.section("", title, table, ids=[f"claims-{Path(docname).name}"])
+            held = "✓" if claim["held"] else "✗"
+            measured, expected = claim["measured"] + on, claim["expected"]
+            rows.append([link, measured, expected, seeds, held, claim["other_seeds"]])
+        head = ("Claim", "Measured", "Claimed", "Seeds", "Held", "Other seeds")
+        title = nodes.title("", f"{chapter_name(self.env, docname)} ({len(claims)} claims)")
+        shown = table(head, rows, "claims-ledger")
+        return nodes.section("", title, shown, ids=[f"claims-{Path(docname).name}"])
 
-    @staticmethod
-    def _row(cells: Sequence[nodes.Node]) -> nodes.row:
-        row = nodes.row()
+
+def chapter_name(env: BuildEnvironment, docname: str) -> str:
+    """The title of a chapter up to its colon."""
+    notebook = nbformat.read(env.doc2path(docname), 4)
+    headings = (cell.source for cell in notebook.cells if cell.source.startswith("# "))
+    return next(headings, docname).partition("\n")[0].removeprefix("# ").partition(":")[0]
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[nodes.Node | str]], kind: str
+) -> nodes.table:
+    """A table of words and links."""
+
+    def row(cells: Sequence[nodes.Node | str]) -> nodes.row:
+        made = nodes.row()
         for cell in cells:
-            row += nodes.entry("", nodes.paragraph("", "", cell))
-        return row
+            inside = nodes.Text(cell) if isinstance(cell, str) else cell
+            made += nodes.entry("", nodes.paragraph("", "", inside))
+        return made
+
+    group = nodes.tgroup(cols=len(head))
+    group += [nodes.colspec() for _ in head]
+    group += nodes.thead("", row(head))
+    group += nodes.tbody("", *(row(each) for each in rows))
+    return nodes.table("", group, classes=[kind])
+
+
+class ChaptersTable(SphinxDirective):
+    """``{chapters-table}``: how long each chapter takes, and when and where it was executed."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table from what is noted beside the chapters."""
+        depends_on_claims(self.env)
+        rows = []
+        for docname, claims in self.env.attnbook_ledger.items():  # type: ignore[attr-defined]
+            noted = executed().get(Path(docname).name)
+            if noted is None:
+                continue
+            link = nodes.reference("", chapter_name(self.env, docname), internal=True)
+            link["refuri"] = self.env.app.builder.get_relative_uri(self.env.docname, docname)
+            under = noted["under"]["arithmetic"]
+            rows.append([link, f"{noted['seconds']:.0f}", str(len(claims)), noted["date"], under])
+        return [table(("Chapter", "Seconds", "Claims", "Executed", "Arithmetic"), rows, "checks")]
+
+
+class StudiesTable(SphinxDirective):
+    """``{studies-table}``: what each study asks, its seeds, minutes, date and machine."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table from the records."""
+        depends_on_claims(self.env)
+        rows = []
+        for path in sorted((Path(self.env.srcdir) / FOLDER).glob("*.json")):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            source = path.with_suffix(".py").read_text(encoding="utf-8")
+            asks = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+            made = record["made"]
+            words = [nodes.literal("", path.stem), asks, *summary(record)]
+            rows.append([*words, made["date"], made["processor"]])
+        head = ("Study", "What it asks", "Runs", "Time on one core", "Made", "Processor")
+        return [table(head, rows, "checks")]
 
 
 def inline_figures(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -299,6 +342,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(ClaimLinks)
     app.add_directive("claim-line", ClaimLine)
     app.add_directive("claims-ledger", Ledger)
+    app.add_directive("chapters-table", ChaptersTable)
+    app.add_directive("studies-table", StudiesTable)
     app.connect("config-inited", without_thebe)
     app.connect("builder-inited", load_claims)
     app.connect("env-get-outdated", outdated)

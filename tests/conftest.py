@@ -1,5 +1,6 @@
 """Every test checks the shapes in the types, in float64 and on one thread."""
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
@@ -13,9 +14,12 @@ jaxtyping.install_import_hook(
     "attnbook", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 )
 
-# The same examples at every run.
-hypothesis.settings.register_profile("attnbook", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("attnbook")
+# The same examples at every run: ATTNBOOK_TESTS=quick (make quick) looks at few of them.
+for name, examples in (("all", 25), ("quick", 5)):
+    hypothesis.settings.register_profile(
+        name, max_examples=examples, deadline=None, derandomize=True
+    )
+hypothesis.settings.load_profile(os.environ.get("ATTNBOOK_TESTS", "all"))
 
 
 @pytest.fixture(autouse=True)

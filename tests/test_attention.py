@@ -5,7 +5,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -14,7 +14,6 @@ from attnbook import (
     attention_logits,
     attention_weights,
     causal_mask,
-    combine_masks,
     scaled_dot_product_attention,
     sliding_window_mask,
 )
@@ -27,7 +26,7 @@ from strategies import (
     calls,
     dtypes,
     in_a_row,
-    in_every_dtype,
+    in_wide_and_narrow,
     on_both_paths,
     on_every_device,
     refused,
@@ -84,16 +83,6 @@ def test_weights_sum_to_one_and_are_zero_where_masked(
     assert_sums_to_one(weights, allowed.any(-1))
 
 
-@given(calls(), dtypes)
-def test_returned_weights_sum_to_one_and_are_zero_where_masked(
-    call: Call, dtype: torch.dtype
-) -> None:
-    (_, weights), allowed = call.to(dtype).both(), call.allowed()
-    assert weights.shape == allowed.shape
-    assert torch.equal(weights == 0, ~allowed)
-    assert_sums_to_one(weights, allowed.any(-1))
-
-
 def test_huge_logits_give_finite_weights() -> None:
     logits = torch.tensor([[1e6, 0.0, -1e6], [-1e6, 1e6, 0.0]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
@@ -146,7 +135,6 @@ def by_definition(call: Call) -> tuple[Tensor, Tensor]:
     return output.reshape(*allowed.shape[:-1], -1), weights.reshape(allowed.shape)
 
 
-@settings(max_examples=200)
 @given(calls(), dtypes)
 def test_both_paths_are_the_definition(call: Call, dtype: torch.dtype) -> None:
     call = call.to(dtype)
@@ -158,7 +146,6 @@ def test_both_paths_are_the_definition(call: Call, dtype: torch.dtype) -> None:
     assert_rounded(fused, output)
 
 
-@settings(max_examples=200)
 @given(calls(), dtypes)
 def test_gradients_of_both_paths_are_the_definitions(call: Call, dtype: torch.dtype) -> None:
     call = call.to(dtype)
@@ -173,15 +160,10 @@ def test_gradients_of_both_paths_are_the_definitions(call: Call, dtype: torch.dt
         assert_rounded(in_a_row(gradients), in_a_row(expected))
 
 
-@pytest.mark.parametrize(
-    ("leading", "group"), [((), 1), ((2,), 1), ((2,), 2), ((1, 2), 2)], ids=str
-)
 @pytest.mark.parametrize("extra", ["nothing", "mask", "bias", "both", "causal", "window"])
 @on_both_paths
-def test_gradients_are_those_of_finite_differences(
-    path: str, extra: str, leading: tuple[int, ...], group: int
-) -> None:
-    queries, keys, heads = 2, 3, (*leading[:-1], leading[-1] * group) if leading else ()
+def test_gradients_are_those_of_finite_differences(path: str, extra: str) -> None:
+    queries, keys, leading, heads = 2, 3, (1, 2), (1, 4)
     mask = torch.tensor([[1, 0, 1], [0, 0, 0]]).bool() if extra in ("mask", "both") else None
     mask = sliding_window_mask(queries, keys, before=0) if extra == "window" else mask
     tensors = [torch.randn(*heads, queries, 2), torch.randn(*leading, keys, 2)]
@@ -215,22 +197,6 @@ def test_keys_have_no_order(path: str, call: Call, seed: int, dtype: torch.dtype
         bias=permuted(call.bias),
     )
     assert_rounded(other.by(path), call.by(path))
-
-
-@given(calls(causal=True))
-@on_both_paths
-def test_causal_adds_the_causal_mask(path: str, call: Call) -> None:
-    ahead = causal_mask(call.query.shape[-2], call.key.shape[-2])
-    masked = replace(call, mask=combine_masks(call.mask, ahead), causal=False)
-    assert_near(call.by(path), masked.by("explicit"))
-
-
-@on_both_paths
-def test_fewer_queries_than_keys_are_the_last_rows_of_the_whole(path: str) -> None:
-    query, key, value = torch.randn(3, 2, 7, 4)
-    whole = scaled_dot_product_attention(query, key, value, causal=True)
-    for n in (1, 3, 7):
-        assert_near(attend(path, query[:, -n:], key, value, causal=True), whole[:, -n:])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -288,13 +254,11 @@ def test_no_keys_give_zeros_and_no_queries_give_nothing(path: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize(
-    ("leading", "group"),
-    [((), 1), ((2,), 1), ((2,), 3), ((2, 2), 1), ((2, 2), 3)],
-    ids=["2D", "3D", "3D-GQA", "4D", "4D-GQA"],
+    ("leading", "group"), [((), 1), ((2,), 3), ((2, 2), 1)], ids=["2D", "3D-GQA", "4D"]
 )
 @pytest.mark.parametrize("extra", ["nothing", "bias", "causal", "causal-offset", "per-head"])
 @on_both_paths
-@in_every_dtype
+@in_wide_and_narrow
 @on_every_device
 def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradient(
     path: str, extra: str, leading: tuple[int, ...], group: int, dtype: torch.dtype, device: str
@@ -327,9 +291,9 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradient(
         assert tensor.any()
 
 
-@pytest.mark.parametrize("leading", [(), (2,), (1, 2), (1, 1, 2)], ids=str)
+@pytest.mark.parametrize("leading", [(), (1, 2)], ids=str)
 @on_both_paths
-@in_every_dtype
+@in_wide_and_narrow
 @on_every_device
 def test_where_every_query_may_attend_to_nothing_all_is_zero(
     path: str, leading: tuple[int, ...], dtype: torch.dtype, device: str
@@ -344,18 +308,7 @@ def test_where_every_query_may_attend_to_nothing_all_is_zero(
             assert not torch.autograd.grad(output.sum(), tensors)[0].any()
 
 
-@on_both_paths
-@in_every_dtype
-def test_keys_that_nobody_sees_may_hold_anything_finite(dtype: torch.dtype, path: str) -> None:
-    query, key, value = torch.randn(3, 2, 5, 8, dtype=dtype)
-    mask = torch.tensor([True, True, False, True, False])
-    before = attend(path, query, key, value, mask)
-    other_key, other_value = key.clone(), value.clone()
-    other_key[:, ~mask], other_value[:, ~mask] = 1e4, -1e4
-    assert torch.equal(attend(path, query, other_key, other_value, mask), before)
-
-
-@in_every_dtype
+@in_wide_and_narrow
 def test_the_smallest_logit_is_still_more_than_a_forbidden_one(dtype: torch.dtype) -> None:
     logits = torch.full((1, 3), torch.finfo(dtype).min, dtype=dtype)
     weights = attention_weights(logits, torch.tensor([True, False, True]))
@@ -382,7 +335,7 @@ def test_what_mask_and_bias_forbid_together_gives_zeros(path: str) -> None:
 
 
 @on_both_paths
-@in_every_dtype
+@in_wide_and_narrow
 def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> None:
     tensors = torch.randn(3, 1, 2, 4, 8, dtype=dtype).requires_grad_()
     bias = torch.zeros(4, 4, dtype=dtype)
@@ -393,24 +346,6 @@ def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> No
     assert not output[..., 1, :].any()
     assert gradient.isfinite().all()
     assert not gradient[1:, ..., 2, :].any()
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0])
-@on_both_paths
-def test_a_scale_of_zero_or_less_leaves_the_causal_mask_as_it_is(path: str, scale: float) -> None:
-    tensors = torch.randn(3, 1, 1, 4, 8).requires_grad_()
-    output = attend(path, *tensors, causal=True, scale=scale)
-    assert_near(output, attend(path, *tensors, causal_mask(4), scale=scale))
-    assert torch.autograd.grad(output.sum(), tensors)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("heads", [(0, 2), (2, 0)])
-@on_both_paths
-def test_no_heads_on_one_side(path: str, heads: tuple[int, int]) -> None:
-    query, key = (torch.zeros(1, n, 3, 4) for n in heads)
-    message = f"query has leading dimensions {(1, heads[0])} but key has {(1, heads[1])}"
-    with refused(ValueError, f"{message}: the heads of key must divide those of query"):
-        attend(path, query, key, key)
 
 
 def test_a_bias_for_each_head_is_left_to_the_fused_kernel() -> None:
@@ -454,12 +389,6 @@ def test_dropout_in_the_fused_path_keeps_the_mean(masked: bool, n_kv_heads: int)
     sums = scaled_dot_product_attention(query, key, value, mask, dropout=0.25)
     assert sums.std() > 0.01
     assert sums.mean().item() == pytest.approx(1.0, abs=0.05)
-
-
-@on_both_paths
-def test_nothing_is_dropped_by_default(path: str) -> None:
-    tensors = torch.randn(3, 5, 4)
-    assert torch.equal(attend(path, *tensors), attend(path, *tensors, dropout=0.0))
 
 
 @on_every_device
@@ -524,7 +453,7 @@ class TestBadInput:
         with refused(ValueError, message):
             attention_logits(query, key)
 
-    @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (2, 4), (1, 2), (4, 0)])
+    @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (2, 4), (4, 0), (0, 2)])
     def test_key_heads_do_not_divide_query_heads(self, heads: int, kv_heads: int) -> None:
         query, key = zeros((2, heads, 5, 4), (2, kv_heads, 7, 4))
         message = (

@@ -66,6 +66,7 @@ def test_a_peer_is_compared_with_ours_that_has_biases_as_it_has():
     assert report._fastest(row) == report._fastest(row["packed"]) == "HF GPT-2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", attention.MODES)
 def test_a_row_of_speeds(mode):
     row = attention.speed_row(SMALLEST, mode, seconds=0, rounds=(1, 1))
@@ -114,6 +115,7 @@ def test_a_race_times_each_call_in_each_round():
     assert min(calls.values()) > 0
 
 
+@pytest.mark.slow
 def test_in_a_race_nobody_always_follows_the_same_one():
     ran: list[str] = []
 
@@ -140,6 +142,7 @@ def test_torch_alone_is_an_attention():
         torch.testing.assert_close(products.torch_alone(), expected)
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_same_loss_and_goes_on_alike():
     participants = training.trainees()
     training.check_equal(participants)
@@ -169,6 +172,7 @@ def test_each_machine_has_a_folder_and_a_name_of_its_own():
         assert setting in report.probes_text(result)
 
 
+@pytest.mark.slow
 def test_reports_of_a_small_run():
     slow = attention.measure(quick=True)
     steps = training.measure(seconds=0, rounds=(1, 1))
@@ -216,6 +220,7 @@ def test_a_page_without_markers_is_left_alone(tmp_path):
     assert page.read_text(encoding="utf-8") == "no markers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", backprop.MODES)
 def test_a_row_of_gradients_by_hand(mode):
     row = backprop.compare(16, mode, seconds=0, rounds=(1, 1))
@@ -225,6 +230,7 @@ def test_a_row_of_gradients_by_hand(mode):
     assert backprop.NUMPY in report.backprop_text(result)
 
 
+@pytest.mark.slow
 def test_another_loss_by_hand_is_found(monkeypatch):
     right = backprop.backprop.LanguageModel.loss_and_gradients
     monkeypatch.setattr(
@@ -236,6 +242,7 @@ def test_another_loss_by_hand_is_found(monkeypatch):
         backprop.calls(16, adam=False)
 
 
+@pytest.mark.slow
 def test_a_row_of_the_probes_cost(monkeypatch):
     monkeypatch.setattr(probes, "LENGTHS", (8,))
     result = probes.measure(seconds=0, rounds=(1, 1))
@@ -267,6 +274,7 @@ def test_threads_of_another_library_are_not_measured(monkeypatch):
         threads.measure(seconds=0, rounds=(1, 1))
 
 
+@pytest.mark.slow
 @needs_mkl
 def test_a_row_of_settings_of_threads(monkeypatch):
     monkeypatch.setattr(threads, "SIZES", (SMALLEST,))

@@ -4,8 +4,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from attnbook import (
@@ -21,18 +19,11 @@ from attnbook.blocks import Activation, DecoderCache, NormPlace, Residual
 from strategies import (
     assert_gradients_are_finite_differences,
     assert_near,
-    assert_rounded,
-    dtypes,
     refused,
-    seeds,
-    sizes,
 )
 
 both_places = pytest.mark.parametrize("norm", ["pre", "post"])
 every_place = pytest.mark.parametrize("norm", ["pre", "post", "none"])
-every_position = pytest.mark.parametrize(
-    "position", [None, Rotary(), ALiBi(bidirectional=True)], ids=["none", "rotary", "alibi"]
-)
 
 
 def with_random_vectors(module: nn.Module) -> nn.Module:
@@ -83,113 +74,14 @@ def test_gradients_of_a_residual_connection(norm: NormPlace, scale: float, bias:
     assert_gradients_are_finite_differences(lambda: residual(x, sublayer).sin(), *leaves)
 
 
-def in_torchs_layout(ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters, or their gradients, as torch.nn.TransformerEncoderLayer names and packs them."""
-    qkv = [ours[f"attention.{name}.weight"] for name in ("query", "key", "value")]
-    packed = {"self_attn.in_proj_weight": torch.cat(qkv)}
-    packed["self_attn.out_proj.weight"] = ours["attention.output.weight"]
-    for kind in ("weight", "bias"):
-        packed[f"linear1.{kind}"] = ours[f"feed_forward.inner.{kind}"]
-        packed[f"linear2.{kind}"] = ours[f"feed_forward.outer.{kind}"]
-        packed[f"norm1.{kind}"] = ours[f"attention_residual.norm.{kind}"]
-        packed[f"norm2.{kind}"] = ours[f"feed_forward_residual.norm.{kind}"]
-    return packed
-
-
-@both_places
-def test_block_agrees_with_torchs_in_values_and_gradients(norm: NormPlace) -> None:
-    ours = with_random_vectors(EncoderBlock(12, 3, 20, norm=norm))
-    theirs = nn.TransformerEncoderLayer(
-        12, 3, 20, dropout=0.0, batch_first=True, norm_first=norm == "pre"
-    )
-    missing = theirs.load_state_dict(in_torchs_layout(dict(ours.named_parameters())), strict=False)
-    assert missing.missing_keys == ["self_attn.in_proj_bias", "self_attn.out_proj.bias"]
-    x = torch.randn(2, 5, 12, requires_grad=True)
-    x2 = x.detach().clone().requires_grad_()
-    mask = (torch.rand(5, 5) < 0.6) | torch.eye(5).bool()
-
-    output, expected = ours(x, mask), theirs(x2, src_mask=~mask)
-    assert_near(output, expected)
-    direction = torch.randn_like(output)
-    output.backward(direction)
-    expected.backward(direction)
-    assert_near(x.grad, x2.grad)
-    gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    for name, gradient in in_torchs_layout(gradients).items():
-        assert_near(gradient, theirs.get_parameter(name).grad)
-
-
-@pytest.mark.parametrize("causal", [True, False])
 @every_place
-@every_position
-def test_gradients_are_those_of_finite_differences(
-    position: Rotary | ALiBi | None, norm: NormPlace, causal: bool
-) -> None:
-    options = {"norm": norm, "position": position, "n_kv_heads": 1, "bias": True}
+def test_gradients_are_those_of_finite_differences(norm: NormPlace) -> None:
+    causal = norm != "none"
+    options = {"norm": norm, "position": Rotary(), "n_kv_heads": 1, "bias": True}
     block = with_random_vectors(EncoderBlock(4, 2, 5, **options))
     x, mask = torch.randn(1, 3, 4, requires_grad=True), torch.tensor([True, False, True])
     leaves = x, *block.parameters()
     assert_gradients_are_finite_differences(lambda: block(x, mask, causal=causal), *leaves)
-
-
-@st.composite
-def blocks(draw: st.DrawFn, kind: type[nn.Module] = EncoderBlock, **options: object) -> nn.Module:
-    """Random groups, norms, biases, activations and types."""
-    torch.manual_seed(draw(seeds))
-    n_kv_heads, d_head = draw(st.integers(1, 3)), 2 * draw(st.integers(1, 2))
-    n_heads = n_kv_heads * draw(st.integers(1, 2))
-    block = kind(
-        n_heads * d_head,
-        n_heads,
-        draw(sizes),
-        norm=draw(st.sampled_from(["pre", "post", "none"])),
-        n_kv_heads=n_kv_heads,
-        bias=draw(st.booleans()),
-        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
-        **options,
-    )
-    return with_random_vectors(block).to(draw(dtypes))
-
-
-def tokens_for(block: nn.Module, tokens: int) -> Tensor:
-    weight = block.feed_forward.inner.weight
-    return torch.randn(2, tokens, weight.shape[1]).to(weight.dtype)
-
-
-@given(block=blocks(), tokens=st.integers(1, 6))
-def test_block_knows_no_order(block: nn.Module, tokens: int) -> None:
-    x, order = tokens_for(block, tokens), torch.randperm(tokens)
-    mask = torch.rand(2, 1, tokens, tokens) < 0.7
-    permuted = block(x[:, order], mask[:, :, order][..., order])
-    assert_rounded(permuted, block(x, mask)[:, order])
-
-
-@given(block=blocks(), tokens=st.integers(2, 6), data=st.data())
-def test_causal_block_sees_nothing_ahead(
-    block: nn.Module, tokens: int, data: st.DataObject
-) -> None:
-    x, t = tokens_for(block, tokens), data.draw(st.integers(1, tokens - 1))
-    changed = torch.where(torch.arange(tokens)[:, None] < t, x, -x)
-    before, after = block(x, causal=True), block(changed, causal=True)
-    assert torch.equal(after[:, :t], before[:, :t])
-
-
-@given(
-    block=blocks(DecoderBlock, d_memory=3),
-    tokens=st.integers(1, 5),
-    keys=st.integers(1, 4),
-    data=st.data(),
-)
-def test_decoder_block_sees_nothing_ahead_and_no_padding(
-    block: nn.Module, tokens: int, keys: int, data: st.DataObject
-) -> None:
-    x, t = tokens_for(block, tokens), data.draw(st.integers(1, tokens))
-    memory, real = torch.randn(2, keys, 3, dtype=x.dtype), torch.rand(2, keys) < 0.6
-    other = torch.where(torch.arange(tokens)[:, None] < t, x, 50 * torch.randn_like(x))
-    padded = torch.where(real[..., None], memory, 50 * torch.randn_like(memory))
-    masks = torch.rand(2, 1, 1, tokens) < 0.7, real[:, None, None]
-    before, after = block(x, memory, *masks), block(other, padded, *masks)
-    assert torch.equal(after[:, :t], before[:, :t])
 
 
 def test_post_norm_output_is_normalized_and_pre_norm_keeps_the_stream() -> None:
@@ -329,16 +221,9 @@ def test_decoder_block_is_its_three_parts(norm: NormPlace) -> None:
         assert not torch.allclose(other, expected)
 
 
-def test_decoder_block_step_by_step_is_the_whole() -> None:
+def test_decoder_block_step_by_step_does_not_see_what_its_masks_forbid() -> None:
     block, cache = DecoderBlock(12, 3, 20, d_memory=7), DecoderCache()
     x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 7)
-    steps = [block(part, memory, cache=cache) for part in x.split([1, 3, 1], dim=1)]
-    assert_near(torch.cat(steps, dim=1), block(x, memory))
-
-
-def test_decoder_block_step_by_step_does_not_see_what_its_masks_forbid() -> None:
-    block, cache = DecoderBlock(12, 3, 20), DecoderCache()
-    x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 12)
     masks = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 1, 0, 1]]).bool()[:, None, None]
     memory_mask = padding_mask(torch.tensor([6, 4]), 6)
     ends = [(0, 1), (1, 4), (4, 5)]
@@ -349,11 +234,8 @@ def test_decoder_block_step_by_step_does_not_see_what_its_masks_forbid() -> None
 
 
 @every_place
-@every_position
-def test_decoder_gradients_are_those_of_finite_differences(
-    position: Rotary | ALiBi | None, norm: NormPlace
-) -> None:
-    options = {"norm": norm, "position": position, "n_kv_heads": 1, "d_memory": 3, "bias": True}
+def test_decoder_gradients_are_those_of_finite_differences(norm: NormPlace) -> None:
+    options = {"norm": norm, "position": ALiBi(), "n_kv_heads": 1, "d_memory": 3, "bias": True}
     block = with_random_vectors(DecoderBlock(4, 2, 5, **options))
     x, memory = torch.randn(1, 2, 4, requires_grad=True), torch.randn(1, 3, 3, requires_grad=True)
     masks = torch.tensor([True, False]), torch.tensor([True, False, True])

@@ -45,8 +45,8 @@ def step_by_step(
     kind=st.sampled_from(["padding", "queries", "heads", "none"]),
     seed=seeds,
     dtype=dtypes,
+    path=st.sampled_from(["fused", "explicit"]),
 )
-@on_both_paths
 def test_decoding_with_a_cache_gives_what_all_tokens_at_once_give(
     path: str,
     module: MultiHeadAttention,
@@ -190,8 +190,8 @@ class Count:
     keys=st.integers(0, 4),
     seed=seeds,
     dtype=dtypes,
+    path=st.sampled_from(["fused", "explicit"]),
 )
-@on_both_paths
 def test_a_memorys_keys_are_computed_once(
     path: str,
     module: MultiHeadAttention,

@@ -22,7 +22,9 @@ def test_every_docstring_example_runs(name: str) -> None:
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0
-    assert result.attempted == inspect.getsource(module).count(">>> ")
+    ran = result.attempted - getattr(result, "skipped", 0)  # Python counts them since 3.13
+    source = inspect.getsource(module)
+    assert ran == source.count(">>> ") - source.count("# doctest: +SKIP")
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -112,8 +112,9 @@ def test_loss_and_gradients_of_the_model(choices: dict[str, Any], masked: bool) 
 
 
 def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
-    ours, _ = twins(norm="pre", n_kv_heads=2, n_layers=1, attention_bias=True)
-    ids, targets = batch(shape=(2, 5))
+    tiny = {"vocab_size": 11, "d_model": 4, "d_ff": 3, "n_layers": 1}
+    ours, _ = twins(**tiny, norm="pre", n_kv_heads=2, attention_bias=True)
+    ids, targets = batch(shape=(2, 3))
     names = list(ours.state_dict())
 
     def put(tensors: dict[str, np.ndarray]) -> float:
@@ -166,9 +167,8 @@ def test_a_later_token_changes_no_earlier_logits_to_the_last_bit() -> None:
     assert (before[:, 4:] != after[:, 4:]).any(axis=-1).all()
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_two_hundred_steps_of_adam_give_the_losses_of_torch(norm: str) -> None:
-    ours, theirs = twins(norm=norm)
+def test_two_hundred_steps_of_adam_give_the_losses_of_torch() -> None:
+    ours, theirs = twins(norm="pre")
     mine = bp.Adam(ours.parameters(), lr=3e-3)
     adam = torch.optim.Adam(theirs.parameters(), lr=3e-3)
     for step in range(200):

@@ -47,16 +47,8 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: bp.gelu_backward(ones(4), ones(3, 4)), "gradient has shape (4,), expected (3, 4)"),
     (
-        lambda: bp.gelu_tanh_backward(ones(4), ones(3, 4)),
-        "gradient has shape (4,), expected (3, 4)",
-    ),
-    (
         lambda: bp.LayerNorm(4).backward(ones(2, 1), bp.LayerNorm(4).forward(ones(2, 4))[1]),
         "gradient has shape (2, 1), expected (2, 4)",
-    ),
-    (
-        lambda: bp.softmax_backward(ones(1, 4), ones(3, 4)),
-        "gradient has shape (1, 4), expected (3, 4)",
     ),
     (
         lambda: bp.embedding_backward(ones(2), np.array([0, 1, 0]), 4),
@@ -81,10 +73,6 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: attend(query=ones(3, 2, 5, 3)),
         "query has leading dimensions (3, 2) but key has (2,)",
-    ),
-    (
-        lambda: attend(query=ones(4, 2, 5, 3), key=ones(1, 2, 7, 3), value=ones(1, 2, 7, 6)),
-        "query has leading dimensions (4, 2) but key has (1, 2)",
     ),
     (
         lambda: attend(query=ones(2, 8, 3), causal=True),
@@ -112,10 +100,6 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
         "mask of shape (4, 2, 3) does not broadcast to (2, 3)",
     ),
     (
-        lambda: bp.softmax(ones(1, 3), np.ones((5, 3), dtype=bool)),
-        "mask of shape (5, 3) does not broadcast to (1, 3)",
-    ),
-    (
         lambda: attend(mask=np.ones((2, 6, 7), dtype=bool)),
         "mask of shape (2, 6, 7) does not broadcast to (2, 5, 7)",
     ),
@@ -129,10 +113,6 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
         "bias has shape (2, 4), expected (4,)",
     ),
     (
-        lambda: bp.layer_norm_backward(ones(4, 4), ones(1), ones(4, 4), ones(4, 1)),
-        "weight has shape (1,), expected (4,)",
-    ),
-    (
         lambda: bp.layer_norm_backward(ones(4, 4), ones(4), ones(4, 4), ones(4)),
         "inverse has shape (4,), expected (4, 1)",
     ),
@@ -143,22 +123,12 @@ SHAPES: list[tuple[Callable[[], object], str]] = [
         "positions pair a sine with a cosine: the width must be even, got 7",
     ),
     (
-        lambda: bp.sinusoidal_positions(5, 0),
-        "positions pair a sine with a cosine: the width must be even, got 0",
-    ),
-    (
         lambda: bp.LanguageModel(ModelConfig(vocab_size=5, d_model=8)).forward(np.array([1, 2])),
         "ids must have shape (batch, tokens), got (2,)",
     ),
     (lambda: bp.Adam(iter([])), "there are no parameters to change: the iterable is empty"),
     (lambda: bp.Adam(weights(), lr=-0.1), "lr and eps must not be negative, got -0.1 and 1e-08"),
-    (lambda: bp.Adam(weights(), eps=-1.0), "lr and eps must not be negative, got 0.001 and -1.0"),
     (lambda: bp.Adam(weights(), betas=(0.9, 1.0)), "betas must be in [0, 1), got (0.9, 1.0)"),
-    (lambda: bp.Adam(weights(), betas=(-0.1, 0.9)), "betas must be in [0, 1), got (-0.1, 0.9)"),
-    (
-        lambda: bp.MultiHeadAttention(8, 2, d_memory=0),
-        "d_model, n_heads, n_kv_heads and d_memory must be positive, got 8, 2, 2 and 0",
-    ),
     (
         lambda: bp.embedding_backward(ones(1, 2), np.array([-1]), 4),
         "ids must be in 0 … 3, got -1 to -1",

@@ -1,10 +1,12 @@
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
@@ -16,7 +18,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from attnbook.book import build
-from attnbook.book.arithmetic import arithmetic
+from attnbook.book.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -43,10 +45,12 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A book of two chapters, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ATTNBOOK_SEED", raising=False)
-    for folder in ("chapters", "src"):
-        Path(folder).mkdir()
-    Path("src/module.py").write_text("x = 1\n")
-    Path("requirements.txt").write_text("numpy==2.0.0\n")
+    for folder in ("chapters", "src/attnbook", "studies"):
+        Path(folder).mkdir(parents=True)
+    Path("src/attnbook/__init__.py").touch()
+    Path("src/attnbook/module.py").write_text("x = 1\n")
+    Path("src/attnbook/another.py").write_text("import attnbook.module\n")
+    Path("requirements.txt").write_text("numpy==2.0.0\nnbval==0.11.0\n")
     Path("intro.md").write_text("# The book\n")
     chapters = [{"file": "chapters/01_one"}, {"file": "chapters/02_two"}]
     toc = {"format": "jb-book", "root": "intro", "parts": [{"chapters": chapters}]}
@@ -57,10 +61,10 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict[Path, NotebookNode]]:
-    """What the commands would have made pages of."""
-    calls: list[dict[Path, NotebookNode]] = []
-    monkeypatch.setattr(build, "render", lambda notebooks, execution: calls.append(notebooks))
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each time that pages would have been made."""
+    calls: list[bool] = []
+    monkeypatch.setattr(build, "render", lambda: calls.append(True))
     return calls
 
 
@@ -93,52 +97,83 @@ def executed_anew(book, rendered, executed) -> Callable[[], list[str]]:
     return again
 
 
-def test_first_build_executes_every_chapter(book, rendered, executed):
-    assert build.main(["book"]) == 0
+def edit(path: str, old: str, new: str) -> None:
+    """Change a file, as a person does."""
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new))
+
+
+def test_build_executes_what_was_never_executed_and_then_nothing(book, executed, executed_anew):
     assert executed == ["01_one", "02_two"]
-
-
-def test_second_build_executes_nothing(executed_anew):
     assert executed_anew() == []
 
 
-def test_changed_prose_executes_nothing(executed_anew):
-    write_chapter("01_one", "print(6 * 7)", prose="# Another title")
+def test_clone_of_committed_files_executes_nothing(book, executed_anew):
+    shutil.rmtree("_build")
     assert executed_anew() == []
 
 
-def test_changed_prose_is_rendered_with_the_cached_outputs(book, rendered):
-    build.main(["book"])
-    path = write_chapter("01_one", "print(6 * 7)", prose="# Another title")
-    build.main(["book"])
-    prose, code = rendered[-1][path].cells
-    assert prose.source == "# Another title"
-    assert code.outputs[0].text == "42\n"
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("# A chapter", "# Another title"), ("print(6 * 7)", "print(6 * 7)  # a comment")],
+)
+def test_changed_prose_or_comment_executes_nothing_and_keeps_outputs(old, new, executed_anew):
+    before = outputs(Path("chapters/01_one.ipynb"))
+    edit("chapters/01_one.ipynb", old, new)
+    assert executed_anew() == []
+    assert outputs(Path("chapters/01_one.ipynb")) == before
 
 
-def test_changed_code_executes_its_chapter_only(executed_anew):
-    write_chapter("02_two", "print('three')")
+def test_changed_code_executes_its_chapter_only(executed_anew, capsys):
+    edit("chapters/02_two.ipynb", "print('two')", "print('three')")
     assert executed_anew() == ["02_two"]
+    assert "02_two: its code changed\n" in capsys.readouterr().out
     assert executed_anew() == []
 
 
-@pytest.mark.parametrize("path", ["src/module.py", "requirements.txt"])
-def test_changed_package_or_environment_executes_everything(path, executed_anew):
-    Path(path).write_text("# changed\n")
-    assert executed_anew() == ["01_one", "02_two"]
+def test_changed_module_executes_the_chapters_that_reach_it_and_says_so(executed_anew, capsys):
+    edit("chapters/02_two.ipynb", "print('two')", "from attnbook import another")
+    assert executed_anew() == ["02_two"]
+    capsys.readouterr()
+    edit("src/attnbook/module.py", "x = 1", '"""Words."""\n\nx = (1)  # the same')
     assert executed_anew() == []
+    edit("src/attnbook/module.py", "(1)", "2")
+    assert executed_anew() == ["02_two"]
+    assert "02_two: attnbook.module changed\n" in capsys.readouterr().out
 
 
-def test_new_module_executes_everything(executed_anew):
-    Path("src/deeper").mkdir()
-    Path("src/deeper/another.py").touch()
+def test_changed_version_of_what_computes_executes_everything(executed_anew, capsys):
+    edit("requirements.txt", "nbval==0.11.0", "nbval==0.12.0")
+    assert executed_anew() == []
+    edit("requirements.txt", "numpy==2.0.0", "numpy==2.1.0")
     assert executed_anew() == ["01_one", "02_two"]
+    assert "01_one: numpy changed\n" in capsys.readouterr().out
 
 
-def test_book_leaves_the_chapters_as_they_are(book, rendered):
-    before = {path: path.read_bytes() for path in Path("chapters").iterdir()}
-    build.main(["book"])
-    assert {path: path.read_bytes() for path in Path("chapters").iterdir()} == before
+def test_changed_file_that_a_chapter_reads_executes_it(executed_anew):
+    Path("chapters/measured.json").write_text("1")
+    edit("chapters/02_two.ipynb", "print('two')", "open('measured.json')")
+    assert executed_anew() == ["02_two"]
+    Path("chapters/measured.json").write_text("2")
+    assert executed_anew() == ["02_two"]
+
+
+def test_changed_comment_in_a_listing_executes_its_chapter(executed_anew, capsys):
+    notebook = nbformat.read("chapters/01_one.ipynb", 4)
+    shown = {build.LISTING_KEY: ["attnbook.module:f"]}
+    notebook.cells[1].outputs = [new_output("display_data", metadata=shown)]
+    nbformat.write(notebook, "chapters/01_one.ipynb")
+    Path("src/attnbook/module.py").write_text("def f():\n    return 1  # one\n")
+    assert executed_anew() == ["01_one"]
+    edit("src/attnbook/module.py", "# one", "# it is one")
+    assert executed_anew() == ["01_one"]
+    assert "01_one: the listing of attnbook.module:f changed\n" in capsys.readouterr().out
+
+
+def test_chapter_without_outputs_is_executed(executed_anew):
+    write_chapter("01_one", "print(6 * 7)")
+    assert executed_anew() == ["01_one"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +198,7 @@ def test_failing_chapter_is_named_with_its_error_and_the_others_are_executed(
 
     write_chapter("01_one", "x = 1")
     assert build.main(["book"]) == 0
-    assert "Chapters to execute: 1 of 2" in capsys.readouterr().out
+    assert "02_two" not in capsys.readouterr().out
 
 
 def test_kernel_that_never_starts_is_named_and_the_others_are_executed(
@@ -187,13 +222,13 @@ def test_kernel_that_never_starts_is_named_and_the_others_are_executed(
     assert rendered == []
 
     assert build.main(["book"]) == 0
-    assert "Chapters to execute: 1 of 2" in capsys.readouterr().out
+    assert "[1/1]" in capsys.readouterr().out
 
 
 def test_html_executes_nothing(book, rendered, executed):
     assert build.main(["html"]) == 0
     assert executed == []
-    assert [path.stem for path in rendered[0]] == ["01_one", "02_two"]
+    assert rendered == [True]
 
 
 def test_chapters_writes_the_outputs_and_keeps_everything_else(book, capsys):
@@ -234,13 +269,17 @@ def test_chapters_executes_only_what_is_named(book, executed):
     assert executed == ["02_two"]
 
 
-def test_chapters_notes_under_which_arithmetic_it_ran(book, executed, monkeypatch):
+def test_it_is_noted_what_outputs_were_made_from_and_under_which_arithmetic(
+    book, executed, monkeypatch
+):
     build.main(["chapters"])
-    monkeypatch.setattr(build, "arithmetic", lambda: "another")
+    here = build.measured_under()
+    monkeypatch.setattr(build, "measured_under", lambda: {"arithmetic": "another"})
     build.main(["chapters", "02_two"])
     noted = json.loads(Path("chapters/executed.json").read_text())
-    assert noted == {"01_one": arithmetic(), "02_two": "another"}
-    assert build.code_fingerprint() == (build.CACHE / "code_fingerprint").read_text()
+    assert list(noted) == ["01_one", "02_two"]
+    assert [entry["under"] for entry in noted.values()] == [here, {"arithmetic": "another"}]
+    assert noted["01_one"]["made_from"].keys() == {"its code", "numpy"}
 
 
 @pytest.mark.parametrize("names", [["03_three"], ["01_one", "03_three"]])
@@ -315,19 +354,35 @@ def test_chapter_that_is_changed_while_it_runs_is_not_written(edited_meanwhile, 
 def test_code_that_is_changed_while_it_runs_is_not_rendered(edited_meanwhile, rendered, capsys):
     edited_meanwhile("print('other')", "# A chapter")
     assert build.main(["book"]) == 1
-    assert "01_one.ipynb was changed while it ran" in capsys.readouterr().err
+    assert "changed while it ran" in capsys.readouterr().err
     assert rendered == []
 
 
-@pytest.mark.parametrize("left", [None, "", '{"cells": [{"cell_t'])
-def test_chapter_whose_outputs_were_kept_in_part_is_executed_again(left, executed_anew):
-    kept = min(build.CACHE.glob("executed/*/*.ipynb"))
-    if left is None:
-        shutil.rmtree(kept.parent)
-    else:
-        kept.write_text(left)
-    assert len(executed_anew()) == 1
-    assert executed_anew() == []
+@pytest.mark.parametrize("command", ["book", "chapters"])
+def test_killed_command_damages_nothing_and_completes_when_run_again(command, book, monkeypatch):
+    """Killed at five moments, it leaves whole notebooks; then it executes what is left."""
+    for name in ("01_one", "02_two"):
+        write_chapter(name, "import time; time.sleep(0.5)", "print(6 * 7)")
+    monkeypatch.setenv("PYTHONPATH", str(book))
+    run = [
+        sys.executable,
+        "-c",
+        f"""
+from attnbook.book import build
+build.render = lambda: None
+raise SystemExit(build.main([{command!r}]))""",
+    ]
+    for moment in random.Random(0).sample(range(15, 45), 5):  # tenths of a second
+        with subprocess.Popen(run, stdout=PIPE, stderr=PIPE, start_new_session=True) as process:
+            time.sleep(moment / 10)
+            process.kill()
+        for path in Path("chapters").glob("*"):
+            assert path.suffix in (".ipynb", ".json"), f"{path} was left behind"
+            json.loads(path.read_text())
+    assert subprocess.run(run, check=False, capture_output=True).returncode == 0
+    for path in build.chapters():
+        assert build.out_of_date(path) == []
+        assert outputs(path)[-1].text == "42\n"
 
 
 @pytest.mark.parametrize("step", ["chmod", "replace"])
@@ -339,20 +394,24 @@ def test_interrupted_write_leaves_the_old_file_and_nothing_else(step, tmp_path, 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.chdir(tmp_path)
+    Path("_build").mkdir()
     monkeypatch.setattr(Path, step, interrupt)
-    before = [(each.name, each.read_text()) for each in tmp_path.iterdir()]
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(KeyboardInterrupt):
-        build.write_whole(path, "new")
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == before
+        write_whole(path, "new")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not path.exists() or path.read_text() == "old"
 
 
 def test_file_is_never_seen_half_written(tmp_path, monkeypatch):
-    path = tmp_path / "chapter.ipynb"
+    monkeypatch.chdir(tmp_path)
+    path = Path("chapter.ipynb")
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
-        build.write_whole(path, "new" * 100_000 + "\udc80")
+        write_whole(path, "new" * 100_000 + "\udc80")
     assert path.read_text() == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["chapter.ipynb"]
+    assert list(Path("_build").iterdir()) == []
 
 
 CLAIM = "from attnbook.book import claim, seeds\nseed = seeds(1)[0] // 1000\n"
@@ -369,7 +428,6 @@ def test_claims_that_hold_for_every_seed_pass(book, capsys):
 def test_ledger_says_how_often_claims_held_until_the_code_changes(book, monkeypatch):
     def ledger() -> list[str]:
         monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: CompletedProcess([], 0))
-        Path("_config.yml").write_text("execute: {}\nsphinx: {local_extensions: {}}\n")
         assert build.main(["book"]) == 0
         claims = json.loads(build.CLAIMS.read_text())["chapters/01_one"]
         return [each["other_seeds"] for each in claims]
@@ -381,7 +439,7 @@ def test_ledger_says_how_often_claims_held_until_the_code_changes(book, monkeypa
     assert ledger() == ["1 of 2"]
     assert build.main(["claims", "--seeds", "1", "02_two"]) == 0
     assert ledger() == ["1 of 2"]
-    write_chapter("01_one", low + "  # changed")
+    write_chapter("01_one", low + "; pass")
     assert ledger() == ["–"]
 
 
@@ -487,7 +545,7 @@ def test_second_rendering_builds_only_what_changed(built_whole):
         "_templates/navbar-logo.html",
         "_toc.yml",
         "requirements.txt",
-        "src/module.py",
+        "src/attnbook/module.py",
     ],
 )
 def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_whole):
@@ -502,7 +560,7 @@ def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_
 
 def test_changed_prose_does_not_build_everything(built_whole):
     build.main(["html"])
-    write_chapter("01_one", "print(6 * 7)", prose="# A chapter\n\nOther text.")
+    edit("chapters/01_one.ipynb", "Text.", "Other text.")
     build.main(["html"])
     assert built_whole == [True, False]
 
@@ -514,13 +572,6 @@ def test_changed_title_builds_everything(kind, built_whole):
         Path("intro.md").write_text("# The same book\n")
     else:
         write_chapter("02_two", "print('two')", prose="# Another chapter\n\nText.")
-    build.main(["html"])
-    assert built_whole == [True, True]
-
-
-def test_changed_outputs_build_everything(built_whole):
-    build.main(["html"])
-    build.main(["chapters", "01_one"])
     build.main(["html"])
     assert built_whole == [True, True]
 
@@ -573,7 +624,9 @@ def test_right_book_is_rendered(book, page, capfd):
     prose = "It is [63.7 ± 0.3](#claim-variance), or [64](#claim-variance): [](#claim-variance)."
     small_book(book, prose, alt=ALT, code=(CLAIMED, DRAWN))
     assert build.main(["html"]) == 0
-    assert "WARNING" not in capfd.readouterr().err
+    shown = capfd.readouterr()
+    assert "WARNING" not in shown.err
+    assert re.search(r" 2\d\.\d  variance: 63.7 ± 0.3; 64 within 10 %\n", shown.out)  # its room
 
     chapter = page("chapters/01_one.html")
     links = chapter.select("p > a.claim-link")
@@ -601,25 +654,15 @@ def test_right_book_is_rendered(book, page, capfd):
 
 def test_prose_need_not_know_the_numbers_of_another_arithmetic(book, capfd, monkeypatch):
     small_book(book, "It is [63.7](#claim-variance).", alt=ALT, code=(CLAIMED, DRAWN))
-    path = Path("chapters/01_one.ipynb")
-    path.write_text(path.read_text().replace("It is [63.7]", "It is [63.8]"))
+    edit("chapters/01_one.ipynb", "It is [63.7]", "It is [63.8]")
     assert build.main(["book"]) == 1
-    monkeypatch.setattr(build, "arithmetic", lambda: "another")
-    assert build.main(["html"]) == 1  # these are the committed numbers, wherever they are shown
-    assert build.main(["book"]) == 0
-    shown = capfd.readouterr()
-    assert "the prose says 63.8" in plain(shown.err)
-    assert "This processor rounds otherwise" in shown.out
-
-
-def test_it_is_said_where_digits_may_differ_from_the_text(book, capfd, monkeypatch):
-    small_book(book, "It is [63.7](#claim-variance).", alt=ALT, code=(CLAIMED, DRAWN))
-    assert build.main(["book"]) == 0
-    monkeypatch.setattr(build, "arithmetic", lambda: "another")
-    assert build.main(["html"]) == 0
-    assert "rounds otherwise" not in capfd.readouterr().out
-    assert build.main(["book"]) == 0
-    assert "rounds otherwise" in capfd.readouterr().out
+    assert "the prose says 63.8" in plain(capfd.readouterr().err)
+    monkeypatch.setattr(build, "measured_under", lambda: {"arithmetic": "another"})
+    edit("chapters/01_one.ipynb", "63.2, 64.2", "64.2, 63.2")
+    assert build.main(["book"]) == 0  # a reader's own processor made the outputs
+    assert "01_one: executed on a processor that rounds otherwise" in capfd.readouterr().out
+    assert build.main(["chapters"]) == 0  # an author's
+    assert build.main(["html"]) == 1
 
 
 def test_wrong_book_is_not_rendered(book, capfd):

@@ -7,7 +7,9 @@ import pytest
 from built import CHAPTERS, HTML, ROOT
 from nbformat import NotebookNode
 
+from attnbook.book import build
 from attnbook.book.arithmetic import EXECUTED
+from attnbook.book.studies import FOLDER, REPLAY_KEY, checked_record, names
 
 
 @pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
@@ -48,9 +50,27 @@ def test_no_cell_shows_an_error_or_a_warning(code):
             assert output.get("name") != "stderr", output.text
 
 
-def test_it_is_noted_under_which_arithmetic_the_outputs_were_made():
+def test_outputs_are_of_todays_code(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert build.out_of_date(path.relative_to(ROOT)) == [], f"run make chapters ONLY={path.stem}"
+
+
+def test_it_is_noted_how_outputs_were_made(path):
     noted = json.loads((ROOT / EXECUTED).read_text(encoding="utf-8"))
-    assert list(noted) == [path.stem for path in CHAPTERS]  # or no digits would be compared
+    assert list(noted) == [path.stem for path in CHAPTERS]
+    assert noted[path.stem]["under"].keys() == {"arithmetic", "text"}
+
+
+def test_each_study_that_a_chapter_reads_is_run_again(path, code, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    replayed = {o.get("metadata", {}).get(REPLAY_KEY) for cell in code for o in cell.outputs}
+    assert set(build.studies_in(path)) == replayed - {None}
+
+
+@pytest.mark.parametrize("name", names(ROOT))
+def test_record_is_whole_and_of_todays_code(name):
+    checked_record(ROOT, name, FOLDER / f"{name}.json")
+    assert any(name in build.studies_in(path) for path in CHAPTERS), "no chapter reads it"
 
 
 def test_cells_are_at_most_40_lines(code):

@@ -14,6 +14,26 @@ from attnbook.book import ClaimFailedError, build, claim, seeds
 # A reader's mistakes must meet the claims' own checks.
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
+
+@pytest.fixture(autouse=True)
+def other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three standard errors have to lie on a claim's side."""
+    monkeypatch.setenv("ATTNBOOK_SEED", "1")
+
+
+def test_recorded_claims_keep_six_standard_errors(monkeypatch, capsys):
+    monkeypatch.delenv("ATTNBOOK_SEED")
+    claim("2 ± 1 is at most 8", [1.0, 3.0], label="six", at_most=8.0)
+    for form in (
+        {"at_most": 7.99},
+        {"at_least": -3.99},
+        {"exceeds": -3.99},
+        {"close_to": 2.0, "atol": 5.99},
+    ):
+        with pytest.raises(ClaimFailedError):
+            claim("It has less", [1.0, 3.0], label="less", **form)
+
+
 ONES = torch.ones(3, dtype=torch.float64)
 NEXT = math.nextafter(1.0, 2.0)
 BIT_OFF = torch.tensor([1.0, NEXT, 1.0], dtype=torch.float64)
@@ -314,6 +334,7 @@ def test_claim_carries_its_data(executed):
         "samples": 2,
         "numbers": [2.0, 9.0],
         "errors": [1.0],
+        "room": 7.0,
         "text": "abc",
     }
 

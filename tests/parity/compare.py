@@ -1,7 +1,8 @@
 """Two modules compute the same function: same outputs, same gradients."""
 
 import copy
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,17 @@ class Masks:
         if allowed is None:
             return zero if always else None
         return zero.masked_fill(~allowed, torch.finfo(zero.dtype).min)
+
+
+def each_pair(*options: Sequence[object]) -> list[tuple[object, ...]]:
+    """Few combinations, so that any two choices of different options meet in one of them."""
+    every = list(itertools.product(*map(range, map(len, options))))
+    met = {one: set(itertools.combinations(enumerate(one), 2)) for one in every}
+    chosen, left = [], set().union(*met.values())
+    while left:
+        chosen.append(max(every, key=lambda one: len(met[one] & left)))
+        left -= met[chosen[-1]]
+    return [tuple(option[i] for option, i in zip(options, one, strict=True)) for one in chosen]
 
 
 MASKS = ["none", "padding", "causal", "padding and causal"]

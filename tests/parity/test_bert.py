@@ -12,6 +12,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -41,9 +42,9 @@ def layer(**options: object) -> BertLayer:
     return randomize(BertLayer(config(**options)))
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "implementation", "train"), each_pair(MASKS, ["eager", "sdpa"], [True, False])
+)
 def test_self_attention(mask: str, implementation: str, train: bool) -> None:
     theirs = attention(attn_implementation=implementation).train(train)
     ours, m = from_bert(theirs), masks(mask, TOKENS)
@@ -63,9 +64,9 @@ def test_self_attention(mask: str, implementation: str, train: bool) -> None:
     assert_near(theirs.output.LayerNorm(added + x), whole)
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("mask", CROSS_MASKS)
+@pytest.mark.parametrize(
+    ("mask", "implementation", "train"), each_pair(CROSS_MASKS, ["eager", "sdpa"], [True, False])
+)
 def test_cross_attention(mask: str, implementation: str, train: bool) -> None:
     theirs = attention(is_cross_attention=True, attn_implementation=implementation).train(train)
     ours, m = from_bert(theirs), masks(mask, KEYS)
@@ -84,9 +85,10 @@ def test_cross_attention(mask: str, implementation: str, train: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_new", "gelu_pytorch_tanh"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "activation", "train"),
+    each_pair(MASKS, ["gelu", "relu", "gelu_new", "gelu_pytorch_tanh"], [True, False]),
+)
 def test_layer(mask: str, activation: str, train: bool) -> None:
     theirs = layer(hidden_act=activation).train(train)
     ours, m = from_bert(theirs), masks(mask, TOKENS)

@@ -11,6 +11,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -32,9 +33,9 @@ def attention(*, is_cross_attention: bool = False, **options: object) -> GPT2Att
     return randomize(GPT2Attention(config, is_cross_attention=is_cross_attention, layer_idx=1))
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "train", "implementation"), each_pair(MASKS, [True, False], ["eager", "sdpa"])
+)
 def test_self_attention(mask: str, train: bool, implementation: str) -> None:
     theirs = attention(**DROPOUTS, attn_implementation=implementation).train(train)
     ours, m = from_gpt2(theirs), masks(mask, TOKENS)
@@ -58,9 +59,9 @@ def test_without_a_mask_theirs_is_causal_in_one_implementation(
     assert_near(from_gpt2(theirs)(x, causal=causal), theirs(x)[0])
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("mask", CROSS_MASKS)
+@pytest.mark.parametrize(
+    ("mask", "train", "implementation"), each_pair(CROSS_MASKS, [True, False], ["eager", "sdpa"])
+)
 def test_cross_attention(mask: str, train: bool, implementation: str) -> None:
     options = {"is_cross_attention": True, "attn_implementation": implementation}
     theirs = attention(**DROPOUTS, **options).train(train)

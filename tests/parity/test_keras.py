@@ -14,6 +14,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -27,6 +28,9 @@ N_HEADS, D_HEAD, D_VALUE, D_MODEL, D_MEMORY = 4, 5, 6, 12, 10
 
 MODES = [(True, 0.0), (False, 0.0), (True, DROPOUT)]
 """Training, and what is dropped then."""
+
+# Biases; asked for its scores, it takes another path.
+OPTIONS = [True, False], MODES, [True, False], ["float64", "float32"]
 
 
 def tolerance(dtype: str, explicit: bool) -> float:
@@ -58,14 +62,13 @@ def test_keras_computes_with_torch() -> None:
     assert isinstance(attention(), nn.Module)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("scores", [True, False])  # with them, it takes another path
-@pytest.mark.parametrize(("training", "dropout"), MODES)
-@pytest.mark.parametrize("use_bias", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "use_bias", "mode", "scores", "dtype"), each_pair(MASKS, *OPTIONS)
+)
 def test_self_attention(
-    mask: str, use_bias: bool, training: bool, dropout: float, scores: bool, dtype: str
+    mask: str, use_bias: bool, mode: tuple[bool, float], scores: bool, dtype: str
 ) -> None:
+    training, dropout = mode
     theirs = attention(d_memory=D_MODEL, use_bias=use_bias, dropout=dropout, dtype=dtype)
     ours, m = from_keras(theirs).train(training), masks(mask, TOKENS)
 
@@ -93,14 +96,13 @@ def test_self_attention(
     )
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize(("training", "dropout"), MODES)
-@pytest.mark.parametrize("use_bias", [True, False])
-@pytest.mark.parametrize("mask", CROSS_MASKS)
+@pytest.mark.parametrize(
+    ("mask", "use_bias", "mode", "scores", "dtype"), each_pair(CROSS_MASKS, *OPTIONS)
+)
 def test_cross_attention(
-    mask: str, use_bias: bool, training: bool, dropout: float, scores: bool, dtype: str
+    mask: str, use_bias: bool, mode: tuple[bool, float], scores: bool, dtype: str
 ) -> None:
+    training, dropout = mode
     theirs = attention(use_bias=use_bias, dropout=dropout, dtype=dtype)
     ours, m = from_keras(theirs).train(training), masks(mask, KEYS)
 
@@ -163,13 +165,6 @@ def test_arrays_come_to_the_cpu_whatever_the_default_device() -> None:
     with torch.device("meta"):
         again = from_keras(to_keras(ours))
     assert_equal_parameters(again, ours)
-
-
-def test_in_float64_theirs_computes_in_float32_unless_asked_for_its_scores() -> None:
-    theirs, x = attention(d_memory=D_MODEL), torch.randn(BATCH, TOKENS, D_MODEL)
-    exact, _ = theirs(x, x, return_attention_scores=True)
-    assert theirs(x, x).dtype == exact.dtype == torch.float64
-    assert 1e-9 < (theirs(x, x) - exact).abs().max() < 1e-5
 
 
 def test_a_kernel_for_speed_is_no_other_function() -> None:

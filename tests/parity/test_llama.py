@@ -13,6 +13,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -67,27 +68,25 @@ def run(
     return theirs(x, position_embeddings=rotations(theirs, x), attention_mask=added)[0]
 
 
-@pytest.mark.parametrize("train", [True, False])
+KINDS = [
+    ("eager", their_rotations, FLOAT32),
+    ("sdpa", their_rotations, FLOAT32),
+    ("sdpa", exact_rotations, EXACT),  # with angles in float64, nothing is in float32
+]
+
+
 @pytest.mark.parametrize(
-    ("implementation", "rotations", "atol"),
-    [
-        ("eager", their_rotations, FLOAT32),
-        ("sdpa", their_rotations, FLOAT32),
-        ("sdpa", exact_rotations, EXACT),  # with angles in float64, nothing is in float32
-    ],
+    ("mask", "n_kv_heads", "bias", "kind", "train"),
+    each_pair(MASKS, [1, N_KV_HEADS, N_HEADS], [True, False], KINDS, [True, False]),
 )
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("n_kv_heads", [1, N_KV_HEADS, N_HEADS])
-@pytest.mark.parametrize("mask", MASKS)
 def test_same_function(
     mask: str,
     n_kv_heads: int,
     bias: bool,
-    implementation: str,
-    rotations: Callable[[LlamaAttention, Tensor], Rotations],
-    atol: float,
+    kind: tuple[str, Callable[[LlamaAttention, Tensor], Rotations], float],
     train: bool,
 ) -> None:
+    implementation, rotations, atol = kind
     options = {"num_key_value_heads": n_kv_heads, "attention_bias": bias}
     options |= {"attn_implementation": implementation, "attention_dropout": DROPOUT}
     theirs = attention(**options).train(train)

@@ -1,4 +1,3 @@
-import copy
 import functools
 
 import pytest
@@ -16,6 +15,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -47,9 +47,7 @@ def layer(kind: type[Layer], **options: object) -> Layer:
     return randomize(kind(D_MODEL, N_HEADS, D_FF, **settings))
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("mask", "bias", "train"), each_pair(MASKS, [True, False], [True, False]))
 def test_self_attention(mask: str, bias: bool, train: bool) -> None:
     theirs = attention(bias=bias).train(train)
     ours, m = from_torch(theirs), masks(mask, TOKENS)
@@ -74,10 +72,10 @@ def test_self_attention(mask: str, bias: bool, train: bool) -> None:
             assert_near(ours(x, **m.ours()), run(x))
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("d_memory", [D_MODEL, 10])
-@pytest.mark.parametrize("mask", CROSS_MASKS)
+@pytest.mark.parametrize(
+    ("mask", "d_memory", "bias", "train"),
+    each_pair(CROSS_MASKS, [D_MODEL, 10], [True, False], [True, False]),
+)
 def test_cross_attention_and_weights(mask: str, d_memory: int, bias: bool, train: bool) -> None:
     theirs = attention(kdim=d_memory, vdim=d_memory, bias=bias).train(train)
     ours, m = from_torch(theirs), masks(mask, KEYS)
@@ -110,11 +108,10 @@ def test_cross_attention_and_weights(mask: str, d_memory: int, bias: bool, train
         assert_near(a, b)
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("bias", "mask", "norm_first", "activation", "train"),
+    each_pair([True, False], MASKS, [True, False], ["relu", "gelu"], [True, False]),
+)
 def test_encoder_layer(
     bias: bool, mask: str, norm_first: bool, activation: str, train: bool
 ) -> None:
@@ -137,12 +134,13 @@ def test_encoder_layer(
             assert_near(ours(x, **m.ours()), run(x))
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("mask", ["none", "padding"])
-@pytest.mark.parametrize("memory_mask", CROSS_MASKS)
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("bias", "memory_mask", "mask", "norm_first", "activation", "train"),
+    each_pair(
+        *([True, False], CROSS_MASKS, ["none", "padding"]),
+        *([True, False], ["relu", "gelu"], [True, False]),
+    ),
+)
 def test_decoder_layer(
     bias: bool, memory_mask: str, mask: str, norm_first: bool, activation: str, train: bool
 ) -> None:
@@ -274,17 +272,6 @@ def test_conversion_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
     to_torch(from_torch(theirs))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_torch_replaces_the_tanh_form_of_gelu_in_its_fast_path() -> None:
-    """Why we refuse it: the same layer computes two functions."""
-    theirs = layer(nn.TransformerEncoderLayer, activation=nn.GELU("tanh")).eval()
-    exact = copy.deepcopy(theirs)
-    exact.activation = nn.GELU()
-    x = torch.randn(BATCH, TOKENS, D_MODEL)
-    assert (theirs(x) - exact(x)).abs().max() > 1e-7
-    with torch.no_grad():
-        assert torch.equal(theirs(x), exact(x))
 
 
 def pruned(module: nn.Module, name: str) -> nn.Module:
@@ -519,12 +506,6 @@ class TestRefused:
         with pytest.raises(
             ValueError, match=r"activation=<.*gelu.*>\): .* in the fast path the same"
         ):
-            from_torch(theirs)
-
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    def test_quantized_layers(self) -> None:
-        theirs = torch.ao.quantization.quantize_dynamic(encoder_layer().float(), {nn.Linear})
-        with pytest.raises(ValueError, match=r"other side has not: linear1\._packed_params"):
             from_torch(theirs)
 
     @pytest.mark.usefixtures("without_shape_checks")

@@ -16,6 +16,7 @@ from compare import (
     assert_equal_parameters,
     assert_near,
     assert_same_function,
+    each_pair,
     masks,
     randomize,
 )
@@ -137,12 +138,12 @@ def attention(**options: object) -> Attention:
     return randomize(Attention(DIM, **settings))
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize(
-    "heads", [{}, {"kv_heads": KV_HEADS}, {"one_kv_head": True}], ids=["multi", "grouped", "one"]
+    ("mask", "heads", "flash", "train"),
+    each_pair(
+        MASKS, [{}, {"kv_heads": KV_HEADS}, {"one_kv_head": True}], [True, False], [True, False]
+    ),
 )
-@pytest.mark.parametrize("mask", MASKS)
 def test_self_attention(mask: str, heads: dict[str, object], flash: bool, train: bool) -> None:
     m, dropout = masks(mask, TOKENS), DROPOUTS[heads.get("kv_heads", HEADS)]
     theirs = attention(**heads, causal=m.causal, flash=flash, dropout=dropout).train(train)
@@ -160,10 +161,10 @@ def test_self_attention(mask: str, heads: dict[str, object], flash: bool, train:
     )
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("flash", [True, False])
-@pytest.mark.parametrize("kv_heads", [HEADS, KV_HEADS, 1])
-@pytest.mark.parametrize("mask", CROSS_MASKS)
+@pytest.mark.parametrize(
+    ("mask", "kv_heads", "flash", "train"),
+    each_pair(CROSS_MASKS, [HEADS, KV_HEADS, 1], [True, False], [True, False]),
+)
 def test_cross_attention(mask: str, kv_heads: int, flash: bool, train: bool) -> None:
     dropout, sizes = DROPOUTS[kv_heads], {"dim_context": DIM_CONTEXT, "value_dim_head": DIM_VALUE}
     theirs = attention(kv_heads=kv_heads, flash=flash, dropout=dropout, **sizes).train(train)
@@ -182,14 +183,6 @@ def test_cross_attention(mask: str, kv_heads: int, flash: bool, train: bool) -> 
         ATOL[flash],
         drops=int(train and dropout > 0),
     )
-
-
-def test_the_order_of_the_heads_matters() -> None:
-    theirs, x = attention(kv_heads=KV_HEADS, flash=True), torch.randn(BATCH, TOKENS, DIM)
-    ours = from_x_transformers(theirs)
-    ours.query.load_state_dict(theirs.to_q.state_dict())
-    ours.output.load_state_dict(theirs.to_out.state_dict())
-    assert (ours(x) - theirs(x)).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 3, KV_HEADS, 1])

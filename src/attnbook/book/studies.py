@@ -106,7 +106,9 @@ class Study:
             outcome = f"Run again, {row}: {len(again)} of its numbers as recorded."
         else:
             outcome = "Not run again: this Python's help texts differ from those measured."
-        _show(self.name, f"{_about(self.record)} {outcome}")
+        runs, minutes = summary(self.record)
+        where = f"({self.made['processor']}, {self.made['date']})"
+        _show(self.name, f"{runs}, {minutes} on one core {where}. {outcome}")
 
 
 def study(name: str) -> Study:
@@ -213,16 +215,14 @@ def _plain(value: Any, what: str) -> Any:
     return number
 
 
-def _about(record: dict[str, Any]) -> str:
-    """The record in a sentence."""
+def summary(record: dict[str, Any]) -> tuple[str, str]:
+    """How many runs a record holds, in words, and the minutes that they took on one core."""
     cases = list(dict.fromkeys(row["case"] for row in record["rows"]))
     counts = sorted({sum(row["case"] == case for row in record["rows"]) for case in cases})
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    over = f"{n} seeds" if cases == [""] else f"{len(cases)} cases, {n} seeds each"
+    runs = f"{n} seeds" if cases == [""] else f"{len(cases)} cases, {n} seeds each"
     minutes = sum(row["seconds"] for row in record["rows"]) / 60
-    took = f"{minutes:.0f} min" if minutes >= 1 else "under a minute"
-    made = record["made"]
-    return f"{over}, {took} on one core ({made['processor']}, {made['date']})."
+    return runs, f"{minutes:.0f} min" if minutes >= 1 else "under a minute"
 
 
 def _show(name: str, line: str) -> None:

@@ -1,0 +1,201 @@
+"""Records that are stale, damaged or contradicted are found by name; what is killed goes on."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+
+import pytest
+
+CODE = '''"""Which is longer?"""
+
+import random
+import time
+
+SEEDS = {"short": 3, "long": 4}
+
+
+def run(seed, case, steps=4):
+    """Measure one."""
+    time.sleep(0.2 if case == "long" else 0)
+    numbers = [random.Random(seed + i).random() for i in range(steps)]
+    return {f"step {i}": x for i, x in enumerate(numbers)}
+'''
+READ = """from attnbook.book import study
+s = study("length")
+print(len(s["long", "step 0"]), s.seeds("short"))
+s.replay("short", steps=2)"""
+REMEDY = "make studies ONLY=length"
+
+
+def checkout(folder: Path) -> None:
+    (folder / "studies").mkdir()
+    (folder / "_toc.yml").write_text("format: jb-book\nroot: intro\n")
+    (folder / "studies/__init__.py").touch()
+    (folder / "studies/length.py").write_text(CODE)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one study, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ATTNBOOK_SEED", raising=False)
+    checkout(tmp_path)
+    return tmp_path
+
+
+def python(code: str, **environment: str) -> CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": str(Path.cwd())} | environment
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+MAKE = "from attnbook.book import build; raise SystemExit(build.main(['studies']))"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study's record, made once."""
+    folder = tmp_path_factory.mktemp("made")
+    checkout(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("ATTNBOOK_SEED", raising=False)
+        result = python(MAKE)
+    assert result.returncode == 0, result.stderr
+    return folder / "studies/length.json"
+
+
+@pytest.fixture
+def record(root: Path, made: Path) -> Path:
+    return Path(shutil.copy(made, root / "studies"))
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def number_of(record: Path, case: str) -> str:
+    """The first number of a case, as it is written."""
+    row = next(r for r in json.loads(record.read_text())["rows"] if r["case"] == case)
+    return json.dumps(row["numbers"]["step 0"])
+
+
+def test_record_is_read_and_a_row_is_run_again(record):
+    read = python(READ)
+    assert read.stdout.splitlines()[0] == "4 [0, 1, 2]"
+    assert "✓ Study length: 2 cases, 3 to 4 seeds each, under a minute" in read.stdout
+    assert "Run again, case 'short', seed 0: 2 of its numbers as recorded." in read.stdout
+
+
+@pytest.mark.parametrize("case", ["short", "long"])  # the first is run again, the other is not
+def test_number_changed_by_hand_is_found(case, record):
+    number = number_of(record, case)
+    edit(record, number, number[:-1] + str((int(number[-1]) + 5) % 10))
+    read = python(READ)
+    assert "studies/length.json is not what was recorded" in read.stderr
+    assert REMEDY in read.stderr
+
+
+def test_record_cut_in_half_is_found(record):
+    record.write_text(record.read_text()[: record.stat().st_size // 2])
+    read = python(READ)
+    assert "studies/length.json is not a whole record of study length" in read.stderr
+    assert REMEDY in read.stderr
+
+
+def test_missing_record_is_found(root):
+    read = python(READ)
+    assert "study length has no record studies/length.json" in read.stderr
+    assert REMEDY in read.stderr
+
+
+def test_record_of_other_code_is_stale_and_made_again(record):
+    edit(root := record.with_suffix(".py"), "Measure one.", "Measure it.")
+    assert python(READ).returncode == 0  # words are no code
+    edit(root, "steps=4", "steps=5")
+    read = python(READ)
+    assert "studies/length.json is stale (studies.length changed since)" in read.stderr
+    assert REMEDY in read.stderr
+    assert python(MAKE).returncode == 0
+    assert python(READ).returncode == 0
+
+
+def test_replay_that_disagrees_is_an_error(record):
+    """The numbers hang on something that the code's hash can't see."""
+    other = "import random; from attnbook.book import studies\n"
+    other += "random.Random = lambda seed, R=random.Random: R(seed + 1)\n"
+    read = python(other + READ)
+    assert "study length, case 'short', seed 0: run again, it gives other numbers" in read.stderr
+    assert "step 0: " in read.stderr
+    assert REMEDY in read.stderr
+
+
+def test_build_stops_at_a_stale_record_by_name(record):
+    Path("chapters").mkdir()
+    Path("_toc.yml").write_text("format: jb-book\nroot: chapters/one\n")
+    cell = {
+        "cell_type": "code",
+        "source": READ,
+        "outputs": [],
+        "metadata": {},
+        "id": "a",
+        "execution_count": None,
+    }
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    Path("chapters/one.ipynb").write_text(json.dumps(notebook))
+    edit(record.with_suffix(".py"), "steps=4", "steps=5")
+    built = python("from attnbook.book import build; raise SystemExit(build.main(['book']))")
+    assert built.returncode == 1
+    assert "studies/length.json is stale" in built.stderr
+    assert REMEDY in built.stderr
+
+
+def test_other_seeds_have_records_of_their_own(record):
+    before = record.read_text()
+    assert python(MAKE, ATTNBOOK_SEED="2").returncode == 0
+    assert python(READ, ATTNBOOK_SEED="2").stdout.splitlines()[0] == "4 [2000, 2001, 2002]"
+    assert record.read_text() == before
+
+
+def test_run_that_raises_is_named_and_the_rest_is_kept(root):
+    edit(Path("studies/length.py"), "    numbers =", "    assert seed != 1\n    numbers =")
+    made = python(MAKE)
+    assert made.returncode == 1
+    assert "study length, 'long', seed 1: AssertionError" in made.stderr
+    edit(Path("studies/length.py"), "    assert seed != 1\n", "")
+    assert python(MAKE).returncode == 0
+
+
+def test_unknown_study_is_an_error_that_lists_the_known(root):
+    made = python(MAKE.replace("'studies'", "'studies', 'width'"))
+    assert "no study is called width; there are length" in made.stderr
+
+
+def test_killed_studies_go_on_where_they_were(root):
+    """Killed at five moments: no record is half written, and no row that was kept runs again."""
+    edit(
+        Path("studies/length.py"), "    numbers =", "    open('ran', 'a').write('.')\n    numbers ="
+    )
+    edit(Path("studies/length.py"), "0.2 if", "0.8 if")
+    env = os.environ | {"PYTHONPATH": str(root), "WORKERS": "2"}
+    for moment in random.Random(0).sample(range(40, 80), 5):  # tenths of a second
+        with subprocess.Popen(
+            [sys.executable, "-c", MAKE], env=env, stdout=PIPE, stderr=PIPE, start_new_session=True
+        ) as process:
+            time.sleep(moment / 10)
+            process.kill()
+        for path in Path("studies").glob("*.json"):
+            json.loads(path.read_text())
+    time.sleep(2)  # workers leave a second after their parent
+    made = python(MAKE)
+    assert made.returncode == 0, made.stderr
+    assert python(READ).returncode == 0
+    assert len(Path("ran").read_text()) <= 7 + 5 * 2  # what was in flight, at most two each time
