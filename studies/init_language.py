@@ -19,7 +19,10 @@ SLOW, FAST = 0.005, 0.02
 CASES = {f"{name}, {SLOW}": (name, SLOW) for name in STARTS} | {
     f"{name}, {FAST}": (name, FAST) for name in ("separate", "none", "four")
 }
-SEEDS = {case: 8 if rate == SLOW else 6 for case, (_, rate) in CASES.items()}
+SEEDS = {
+    case: 12 if name in ("separate", "four") else 8
+    for case, (name, _) in CASES.items()
+}
 
 text = python_topics()
 task = TextTask(text, word_tokenizer(text, 500), length=32)
