@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PINNED = ("requirements.txt", "constraints.txt", "tests/requirements.txt")
 
 
+@pytest.mark.slow
 def test_import_brings_nothing_of_the_books() -> None:
     code = "import sys, attnbook; print(*{name.split('.')[0] for name in sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -170,6 +171,7 @@ torch.testing.assert_close(torch.jit.trace(attention, x)(x), attention(x))
 """
 
 
+@pytest.mark.slow
 def test_what_others_put_into_an_attention_is_checked() -> None:
     # Here, shape checks would speak first. Of different numbers of keys and values torch's own
     # kernel says nothing on a CPU.

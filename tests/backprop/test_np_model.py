@@ -167,6 +167,7 @@ def test_a_later_token_changes_no_earlier_logits_to_the_last_bit() -> None:
     assert (before[:, 4:] != after[:, 4:]).any(axis=-1).all()
 
 
+@pytest.mark.slow
 def test_two_hundred_steps_of_adam_give_the_losses_of_torch() -> None:
     ours, theirs = twins(norm="pre")
     mine = bp.Adam(ours.parameters(), lr=3e-3)

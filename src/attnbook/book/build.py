@@ -230,7 +230,7 @@ def book() -> None:
     for path, why in stale.items():
         print(f"{path.stem}: {', '.join(why)}", flush=True)
     if not stale:
-        print("All chapters are up to date")
+        print("All chapters are up to date", flush=True)
     write_outputs(list(stale), quoted=False)
     render()
 
