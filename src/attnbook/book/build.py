@@ -91,7 +91,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 def made_from(path: Path) -> dict[str, str]:
     """What a chapter's outputs hang on, by name: its cells, modules, records, files, packages."""
     cells = code_cells(read(path))
-    tree = ast.parse("\n".join(without_magic(cell.source) for cell in cells))
+    tree = tree_of(cells)
     found = {"its code": cells_fingerprint(cells)} | Code(Path()).hashes(tree)
     for name in studies_of(tree):
         record = record_path(name)
@@ -110,9 +110,9 @@ def made_from(path: Path) -> dict[str, str]:
     return found
 
 
-def without_magic(source: str) -> str:
-    """A cell as plain Python: IPython's own commands are no code of the book."""
-    return re.sub(r"(?m)^\s*[%!].*$", "pass", source)
+def tree_of(cells: Sequence[NotebookNode]) -> ast.Module:
+    """A chapter's code, parsed."""
+    return ast.parse("\n".join(cell.source for cell in cells))
 
 
 def studies_of(tree: ast.AST) -> list[str]:
@@ -253,8 +253,7 @@ def check_records(paths: Sequence[Path]) -> None:
 
 def studies_in(path: Path) -> list[str]:
     """The studies that a chapter reads."""
-    cells = code_cells(read(path))
-    return studies_of(ast.parse("\n".join(without_magic(cell.source) for cell in cells)))
+    return studies_of(tree_of(code_cells(read(path))))
 
 
 def choose(only: Sequence[str]) -> list[Path]:
@@ -399,7 +398,7 @@ def claims_of(notebook: NotebookNode) -> list[dict[str, Any]]:
 
 def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
     """Hash of a chapter's code; its comments are not part of what comes out."""
-    code = [code_hash(without_magic(cell.source)) for cell in cells]
+    code = [code_hash(cell.source) for cell in cells]
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
