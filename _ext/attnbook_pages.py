@@ -21,6 +21,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from attnbook.book.arithmetic import EXECUTED
 from attnbook.book.build import CLAIMS, executed
 from attnbook.book.claims import Claim
 from attnbook.book.figures import INK, PAPER
@@ -57,8 +58,13 @@ def depends_on_claims(env: BuildEnvironment) -> None:
 def outdated(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> Sequence[str]:
-    """Pages that show claims are read again whenever a chapter is."""
-    return sorted(getattr(env, "attnbook_claim_pages", set()))
+    """Pages that show claims are read again when a claim, or what is noted beside them, changed."""
+    shown = [Path(app.srcdir) / CLAIMS, Path(app.srcdir) / EXECUTED]
+    shown += sorted((Path(app.srcdir) / FOLDER).glob("*.json"))
+    now = hashlib.sha256(b"".join(path.read_bytes() for path in shown if path.exists())).hexdigest()
+    before = getattr(env, "attnbook_shown", None)
+    env.attnbook_shown = now  # type: ignore[attr-defined]
+    return [] if now == before else sorted(getattr(env, "attnbook_claim_pages", set()))
 
 
 def _quoted_numbers(text: str) -> list[str]:

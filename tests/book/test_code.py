@@ -58,7 +58,7 @@ SAME = 'def f(x):\n    """Twice."""\n    return 2 * x\n'
         ("def f(x):  # twice\n    return (2\n        * x)\n", True),
         ("def f(x):\n    return 2. * x\n", False),
         ("def f(y):\n    return 2 * y\n", False),
-        ("def f(x):\n    'a'; 'b'\n    return 2 * x\n", False),
+        ("def f(x):\n    'a'; 'b'\n    return 2 * x\n", True),
         ("def f(x=None):\n    return 2 * x\n", False),
         ("async def f(x):\n    return 2 * x\n", False),
     ],

@@ -92,7 +92,7 @@ def test_record_is_read_and_a_row_is_run_again(record):
     read = python(READ)
     assert read.stdout.splitlines()[0] == "4 [0, 1, 2]"
     assert "✓ Study length: 2 cases, 3 to 4 seeds each, under a minute" in read.stdout
-    assert "Run again, case 'short', seed 0: 2 of its numbers as recorded." in read.stdout
+    assert "Run again, case 'short', seed 0, steps=2: the same numbers." in read.stdout
 
 
 @pytest.mark.parametrize("case", ["short", "long"])  # the first is run again, the other is not

@@ -105,11 +105,9 @@ def _lines(node: ast.AST) -> Iterator[str]:
     yield f"({type(node).__name__}"
     for name, value in ast.iter_fields(node):
         parts = value if isinstance(value, list) else [value]
-        if name == "body" and isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        ):
-            parts = parts[ast.get_docstring(node, clean=False) is not None :]
         for part in parts:
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+                continue  # a docstring, of a module, function, class or constant
             if isinstance(part, ast.AST):
                 yield name
                 yield from _lines(part)

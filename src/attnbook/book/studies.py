@@ -103,7 +103,8 @@ class Study:
                     f"study {self.name}, {row}: run again, it gives other numbers than its record:"
                     f"{shown}\nIf the code is right, run: make studies ONLY={self.name}"
                 )
-            outcome = f"Run again, {row}: {len(again)} of its numbers as recorded."
+            part = "".join(f", {name}={value}" for name, value in shorter.items())
+            outcome = f"Run again, {row}{part}: the same numbers."
         else:
             outcome = "Not run again: this Python's help texts differ from those measured."
         runs, minutes = summary(self.record)
