@@ -342,38 +342,39 @@ def render() -> None:
 
 
 def render_pages() -> None:
-    """Call Jupyter Book.
+    """Call Jupyter Book, if anything that pages are made of has changed.
 
     Raises:
         BuildError: if it warned.
     """
     # Sphinx reads a page again when its file changed. When the extension, the look, the contents
-    # or the package changed, all is built again.
-    state = hashlib.sha256()
-    for pattern in (
-        "_config.yml",
-        "_toc.yml",
-        "_ext/*.py",
-        "_static/*",
-        "_templates/*",
-        "*.txt",
-        "src/**/*.py",
-    ):
-        for path in sorted(Path().glob(pattern)):
-            state.update(str(path).encode() + b"\0" + path.read_bytes())
-    for path in sources():  # the title of each page stands in the sidebar of all
-        title = re.search(rb'^\s*"?# .*', path.read_bytes(), re.MULTILINE)
-        state.update(title[0] if title else b"")
+    # or the package changed, all is built again: so when a title did, which all sidebars show.
+    looks = ("_config.yml", "_toc.yml", "_ext/*.py", "_static/*", "_templates/*", "*.txt")
+    titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in sources())
+    whole = files_hash(*looks, "src/**/*.py") + hashlib.sha256(repr([*titles]).encode()).hexdigest()
+    parts = files_hash("*.md", "chapters/*", "studies/*.json", str(CLAIMS))
     stamp = BUILD / "rendered"
-    fresh = stamp.exists() and stamp.read_text() == state.hexdigest()
+    before = stamp.read_text().split() if stamp.exists() else []
+    if before == [whole, parts] and (BUILD / "html").exists():
+        return
     stamp.unlink(missing_ok=True)
-    if not fresh:
+    again = before[:1] == [whole]
+    if not again:
         shutil.rmtree(BUILD / "html", ignore_errors=True)  # or pages of removed files would stay
     jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
     command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q"]
-    if subprocess.run([*command, *([] if fresh else ["--all"])], check=False).returncode:
+    if subprocess.run([*command, *([] if again else ["--all"])], check=False).returncode:
         raise BuildError("the book was not built: see the warnings above")
-    write_whole(stamp, state.hexdigest())
+    write_whole(stamp, f"{whole}\n{parts}\n")
+
+
+def files_hash(*patterns: str) -> str:
+    """Of the names and bytes of the files that match."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in Path().glob(pattern)}):
+        if path.is_file():
+            digest.update(str(path).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def print_least_room(ledger: Mapping[str, Sequence[dict[str, Any]]]) -> None:
