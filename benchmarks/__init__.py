@@ -1,1 +1,1 @@
-"""Our attention and our training step beside other people's: speed, memory, the same numbers."""
+"""Our attention and our training step compared with other people's: speed, and the same numbers."""

@@ -1,4 +1,4 @@
-"""Every benchmark of the CPU, with one thread and with two; then the tables.
+"""Every benchmark, with one thread and with two; then the tables of README.md.
 
 A process of its own for each number of threads: a pool of threads, once made, keeps its size.
 """
@@ -7,50 +7,47 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from benchmarks import report
-from benchmarks.timing import busy_share
 
 QUICK_RESULTS = Path("_build", "benchmarks")
-# Memory otherwise goes back to the system and comes again, page by page: NumPy's at each step, that
-# of models which take turns now and then. Alone, no step of theirs waits for a page.
+# glibc otherwise gives freed memory back to the system and takes it again, page by page: NumPy's at
+# each step, that of models which take turns now and then. A model alone waits for no page.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "200000000", "MALLOC_MMAP_THRESHOLD_": "100000000"}
-MODULES = ("attention", "training", "threads", "probes")
-MUCH = 0.1
-"""Others take so large a share of the cores: the numbers would be theirs."""
+BUSY = 0.2
+"""Programs that run or wait, for each core, from which on the numbers would be theirs."""
 
 
 def main() -> None:
     """Run them, and rewrite the tables in README.md unless it was a quick run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--quick", action="store_true", help="does it run? README.md stays as it is"
-    )
-    parser.add_argument(
-        "--tables", action="store_true", help="measure nothing: README.md from results/ alone"
-    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(report.BENCHMARKS)}; all if none")
+    parser.add_argument("--quick", action="store_true", help="does it run? README.md stays")
+    parser.add_argument("--tables", action="store_true", help="measure nothing: from results/")
     chosen = parser.parse_args()
-    if chosen.tables:
-        report.rewrite_readme(report.markdown(report.load(report.RESULTS)))
-        return
-    busy = busy_share()
-    if busy is not None and busy > MUCH:
-        print(f"Warning: other programs take {busy:.0%} of this machine's cores", file=sys.stderr)
-    modules = [name for name in MODULES if name != "threads" or torch.backends.mkl.is_available()]
-    runs = [(module, n) for n in chosen.threads for module in modules]
-    for module, threads in [*runs, ("backprop", 1)]:
-        command = [sys.executable, "-m", f"benchmarks.{module}"]
-        command += ["--quick", "--to", str(QUICK_RESULTS)] if chosen.quick else []
-        pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        settings = dict.fromkeys(pools, str(threads))
-        settings |= KEEP_FREED_MEMORY if module in ("backprop", "training") else {}
-        subprocess.run(command, env=os.environ | settings, check=True)
+    if not chosen.tables:
+        measure(chosen.names or report.BENCHMARKS, quick=chosen.quick)
     if not chosen.quick:
         report.rewrite_readme(report.markdown(report.load(report.RESULTS)))
+
+
+def measure(names: Sequence[str], *, quick: bool) -> None:
+    """Each in processes of its own; a quick run keeps its results apart."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if load > BUSY:
+        print(f"Warning: this machine is busy, {load:.1f} programs for each core", file=sys.stderr)
+    arguments = ["--quick", "--to", str(QUICK_RESULTS)] if quick else []
+    for threads in (1, 2):
+        pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        settings = os.environ | dict.fromkeys(pools, str(threads))
+        for name in names:
+            if name == "backprop" and threads > 1:
+                continue
+            kept = KEEP_FREED_MEMORY if name in ("backprop", "training") else {}
+            command = [sys.executable, "-m", "benchmarks.command", name, *arguments]
+            subprocess.run(command, env=settings | kept, check=True)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
-"""The command line of a benchmark that races steps on as many threads as the environment says."""
+"""One benchmark, on as many threads as the environment says: ``python -m benchmarks.command``."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import importlib
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from benchmarks import report
-from benchmarks.timing import threads
+from benchmarks.timing import environment
 
 
-def run(
-    name: str,
-    measure: Callable[..., report.Result],
-    text: Callable[[report.Result], str],
-    arguments: Sequence[str] | None = None,
-) -> None:
-    """Measure, write ``name-threads.json``, print the table."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    parser.add_argument("--quick", action="store_true", help="few rounds")
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, write ``name-threads.json``, print the ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.command", description=__doc__)
+    parser.add_argument("name", choices=report.BENCHMARKS)
+    parser.add_argument("--quick", action="store_true", help="few sizes, few rounds")
     parser.add_argument("--to", type=Path, help="folder for the results")
     chosen = parser.parse_args(arguments)
-    pace: dict[str, Any] = {"seconds": 0.5, "rounds": (3, 5)} if chosen.quick else {}
-    result = measure(**pace)
+    module = importlib.import_module(f"benchmarks.{chosen.name}")
+    torch.manual_seed(0)
+    ratios = module.measure(quick=chosen.quick)
+    result = {"benchmark": chosen.name, "environment": environment(), "ratios": ratios}
     folder = chosen.to or report.folder(result)
-    report.save(result, folder / f"{name}-{threads()}.json")
-    print(text(result))
+    report.save(result, folder / f"{chosen.name}-{torch.get_num_threads()}.json")
+    print(report.text(result))
+
+
+if __name__ == "__main__":
+    main()

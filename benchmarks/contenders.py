@@ -2,33 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 import torch
 from torch import Generator, Tensor, nn
 from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
-from x_transformers.x_transformers import Attention as XTransformersAttention
+from x_transformers.x_transformers import Attention as XAttention  # type: ignore[import-untyped]
 
-from attnbook import MultiHeadAttention, pack
+from attnbook import MultiHeadAttention
 
 OURS = "attnbook"
 OURS_BIASED = "attnbook, biases"
-PACKED = "attnbook, packed"
-PACKED_BIASED = "attnbook, packed, biases"
-TEXTBOOK = "textbook"
-
-
-class Like(TypedDict):
-    """Where the numbers lie and of what type they are."""
-
-    device: str
-    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of one row of the tables."""
+    """Sizes of one row."""
 
     d_model: int
     tokens: int
@@ -38,29 +27,6 @@ class Size:
     def n_heads(self) -> int:
         """Heads 64 wide, but at least four of them."""
         return max(4, self.d_model // 64)
-
-    @property
-    def d_head(self) -> int:
-        """Width of a head."""
-        return self.d_model // self.n_heads
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The four matrices, each (d_model out, d_model in)."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
-
-    @classmethod
-    def draw(cls, d_model: int, seed: int = 0) -> "Weights":
-        """Random ones that keep the variance."""
-        generator = Generator().manual_seed(seed)
-        shape = (4, d_model, d_model)
-        matrices = torch.randn(shape, generator=generator, dtype=torch.float32) / d_model**0.5
-        return cls(*matrices)
 
 
 @dataclass(frozen=True)
@@ -74,7 +40,7 @@ class Contender:
     bias: bool = False
     """It has biases, and is compared with ours that have them, too."""
 
-    def forward_backward(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
         """Gradients with respect to the input and to every parameter."""
         return torch.autograd.grad(self.attend(x), [x, *self.module.parameters()], gradient)
 
@@ -99,27 +65,23 @@ class Textbook(nn.Module):
         return output
 
 
-def contenders(
-    size: Size,
-    *,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    weights: Weights | None = None,
-) -> list[Contender]:
-    """All of them, ours first, with the same weights; biases, where there are any, are zero."""
-    weights = Weights.draw(size.d_model) if weights is None else weights
-    like = Like(device=device, dtype=dtype)
+def contenders(size: Size) -> list[Contender]:
+    """All of them, ours first, in float32 with the same weights; biases are zero."""
+    generator = Generator().manual_seed(0)
+    shape = (4, size.d_model, size.d_model)
+    weights = torch.randn(shape, generator=generator, dtype=torch.float32) / size.d_model**0.5
+    # What is added to logits: −∞ ahead, 0 elsewhere.
+    mask = torch.full((size.tokens, size.tokens), -torch.inf, dtype=torch.float32).triu(1)
     made = [
-        _ours(size, weights, like),
-        _ours(size, weights, like, bias=True),
-        _packed(size, weights, like),
-        _packed(size, weights, like, bias=True),
-        _torch(size, weights, like),
-        _gpt2(size, weights, like),
-        _x_transformers(size, weights, like),
-        _textbook(size, weights, like),
+        _ours(size, weights, bias=False),
+        _ours(size, weights, bias=True),
+        _torch(size, weights, mask),
+        _gpt2(size, weights),
+        _x_transformers(size, weights),
+        _textbook(size, weights, mask),
     ]
     for contender in made:
+        contender.module.float()
         for name, parameter in contender.module.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -129,105 +91,80 @@ def contenders(
 def check_equal(
     contenders: list[Contender], x: Tensor, gradient: Tensor, *, tolerance: float = 1e-4
 ) -> None:
-    """Stop unless all give the textbook's output and gradient with respect to the input.
+    """Stop unless all give the output and the gradient with respect to the input that ours gives.
 
     Raises:
         ValueError: names the one that differs, and by how much.
     """
-    x = x.detach().requires_grad_()
 
     def output_and_gradient(contender: Contender) -> tuple[Tensor, Tensor]:
         output = contender.attend(x)
         return output.detach(), torch.autograd.grad(output, x, gradient)[0]
 
-    (textbook,) = (c for c in contenders if c.name == TEXTBOOK)
-    expected = output_and_gradient(textbook)
-    for contender in contenders:
+    expected = output_and_gradient(contenders[0])
+    for contender in contenders[1:]:
         given = output_and_gradient(contender)
         for what, a, b in zip(("output", "gradient"), given, expected, strict=True):
             error = (a - b).abs().max().item()
             if not error <= tolerance:
-                raise ValueError(
-                    f"{contender.name} has another {what} than the textbook's: {error:.1e} apart"
-                )
-
-
-def causal_bias(size: Size, *, device: str, dtype: torch.dtype) -> Tensor:
-    """What the textbook adds to its logits: −∞ ahead, 0 elsewhere."""
-    ahead = torch.full((size.tokens, size.tokens), -torch.inf, device=device, dtype=dtype)
-    return ahead.triu(1)
+                raise ValueError(f"{contender.name} has another {what} than ours: {error:.1e} off")
 
 
 @torch.no_grad()
-def _fill(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _fill(parameters: Sequence[Tensor], values: Sequence[Tensor] | Tensor) -> None:
     for parameter, value in zip(parameters, values, strict=True):
         parameter.copy_(value)
 
 
-def _ours(size: Size, weights: Weights, like: Like, *, bias: bool = False) -> Contender:
-    module = MultiHeadAttention(size.d_model, size.n_heads, bias=bias).to(**like)
+def _ours(size: Size, weights: Tensor, *, bias: bool) -> Contender:
+    module = MultiHeadAttention(size.d_model, size.n_heads, bias=bias)
     linears = (module.query, module.key, module.value, module.output)
-    matrices = [weights.query, weights.key, weights.value, weights.output]
-    _fill([linear.weight for linear in linears], matrices)
+    _fill([linear.weight for linear in linears], weights)
     name = OURS_BIASED if bias else OURS
     return Contender(name, module, lambda x: module(x, causal=True), bias=bias)
 
 
-def _packed(size: Size, weights: Weights, like: Like, *, bias: bool = False) -> Contender:
-    """Ours with W_Q, W_K and W_V in one matrix."""
-    module = pack(_ours(size, weights, like, bias=bias).module)
-    name = PACKED_BIASED if bias else PACKED
-    return Contender(name, module, lambda x: module(x, causal=True), bias=bias)
-
-
-def _torch(size: Size, weights: Weights, like: Like) -> Contender:
+def _torch(size: Size, weights: Tensor, mask: Tensor) -> Contender:
     """With ``is_causal`` it passes the mask on to nobody and takes the fused kernel.
 
     A mask of floats spares a conversion at each call. Its other path, for evaluation only, needs
     biases and is not fused.
     """
     module = nn.MultiheadAttention(size.d_model, size.n_heads, bias=False, batch_first=True)
-    module.to(**like)
-    packed = torch.cat([weights.query, weights.key, weights.value])
-    _fill([module.in_proj_weight, module.out_proj.weight], [packed, weights.output])
-    mask = causal_bias(size, **like)
+    _fill([module.in_proj_weight, module.out_proj.weight], [weights[:3].flatten(0, 1), weights[3]])
 
     def attend(x: Tensor) -> Tensor:
         output: Tensor = module(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
         return output
 
-    return Contender("torch", module, attend)
+    return Contender("nn.MultiheadAttention", module, attend)
 
 
-def _gpt2(size: Size, weights: Weights, like: Like) -> Contender:
+def _gpt2(size: Size, weights: Tensor) -> Contender:
     """Has biases, always; its matrices are (in, out)."""
     config = GPT2Config(
         n_embd=size.d_model,
         n_head=size.n_heads,
         attn_pdrop=0.0,
         resid_pdrop=0.0,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # type: ignore[call-arg]
     )
-    module = GPT2Attention(config, layer_idx=0).to(**like)
-    packed = torch.cat([weights.query, weights.key, weights.value]).T
-    _fill([module.c_attn.weight, module.c_proj.weight], [packed, weights.output.T])
-    return Contender("HF GPT-2", module, lambda x: module(x)[0], bias=True)
+    module = GPT2Attention(config, layer_idx=0)  # type: ignore[no-untyped-call]
+    in_one = weights[:3].flatten(0, 1).T  # (d_model, 3 · d_model)
+    _fill([module.c_attn.weight, module.c_proj.weight], [in_one, weights[3].T])
+    return Contender("GPT-2 of transformers", module, lambda x: module(x)[0], bias=True)
 
 
-def _x_transformers(size: Size, weights: Weights, like: Like) -> Contender:
-    module = XTransformersAttention(
-        size.d_model, heads=size.n_heads, dim_head=size.d_head, causal=True, flash=True
-    ).to(**like)
+def _x_transformers(size: Size, weights: Tensor) -> Contender:
+    d_head = size.d_model // size.n_heads
+    module = XAttention(size.d_model, heads=size.n_heads, dim_head=d_head, causal=True, flash=True)
     linears = (module.to_q, module.to_k, module.to_v, module.to_out)
-    matrices = [weights.query, weights.key, weights.value, weights.output]
-    _fill([linear.weight for linear in linears], matrices)
+    _fill([linear.weight for linear in linears], weights)
     return Contender("x-transformers", module, module)
 
 
-def _textbook(size: Size, weights: Weights, like: Like) -> Contender:
-    module = Textbook(size.d_model, size.n_heads).to(**like)
+def _textbook(size: Size, weights: Tensor, mask: Tensor) -> Contender:
+    module = Textbook(size.d_model, size.n_heads)
     linears = (module.query, module.key, module.value, module.output)
-    matrices = [weights.query, weights.key, weights.value, weights.output]
-    _fill([linear.weight for linear in linears], matrices)
-    mask = causal_bias(size, **like)
-    return Contender(TEXTBOOK, module, lambda x: module(x, mask))
+    _fill([linear.weight for linear in linears], weights)
+    return Contender("textbook", module, lambda x: module(x, mask))

@@ -1,21 +1,16 @@
-"""A training step of our language model beside models of nanoGPT's configuration."""
+"""A training step of our language model compared with the same model of torch's parts."""
 
-import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from attnbook import LanguageModel, ModelConfig, pack
-from attnbook.blocks import EncoderBlock
-from attnbook.position import LearnedPositions
-from benchmarks import command, report
-from benchmarks.contenders import OURS, PACKED
-from benchmarks.timing import Call, environment, quartiles, race, speed_ratio
+from attnbook import Block, LanguageModel, LearnedPositions, ModelConfig
+from benchmarks.contenders import OURS
+from benchmarks.timing import Call, Ratios, race, speed_ratio
 
 BATCH, TOKENS = 12, 64
 N_BATCHES = 8
@@ -131,23 +126,20 @@ class Trainee:
         return loss.detach()
 
 
-NANOGPT = "nanoGPT's configuration"
 PEERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    NANOGPT: FusedBlock,
-    "the same, a twin": FusedBlock,
-    "of nn.TransformerEncoderLayer": LayerBlock,
+    "nn.TransformerEncoderLayer": LayerBlock,
+    "nanoGPT's lines": FusedBlock,
 }
 
 
 def trainees(seed: int = 0) -> list[Trainee]:
-    """Ours and the peers, from the same weights; the twin shows what chance does."""
+    """Ours and the peers, from the same weights."""
     torch.manual_seed(seed)
     ours = LanguageModel(config()).float()
     models: dict[str, LanguageModel | TorchModel] = {OURS: ours}
     for name, block in PEERS.items():
         models[name] = peer = TorchModel(config(), block).float()
         copy_weights(ours, peer)
-    models[PACKED] = pack(copy.deepcopy(ours))
     return [
         Trainee(
             name,
@@ -166,7 +158,7 @@ def copy_weights(ours: LanguageModel, peer: TorchModel) -> None:
     peer.positions.weight.copy_(ours.positions.table)
     peer.norm.weight.copy_(ours.final_norm.get_parameter("weight"))
     for own, other in zip(ours.blocks, peer.blocks, strict=True):
-        assert isinstance(own, EncoderBlock)
+        assert isinstance(own, Block)
         attention = own.attention
         weights = [
             torch.cat([attention.query.weight, attention.key.weight, attention.value.weight]),
@@ -184,12 +176,12 @@ def _weights(block: nn.Module) -> list[Tensor]:
     """Q, K and V in one, the output's, the feed-forward network's, the norms'."""
     if isinstance(block, FusedBlock):
         parts = [block.qkv, block.output, block.inner, block.outer, block.norm_1, block.norm_2]
-        return [part.weight for part in parts]
+        return [part.get_parameter("weight") for part in parts]
     assert isinstance(block, LayerBlock)
     layer, attention = block.layer, block.layer.self_attn
     assert attention.in_proj_weight is not None
     parts = [attention.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2]
-    return [attention.in_proj_weight, *(part.weight for part in parts)]
+    return [attention.in_proj_weight, *(part.get_parameter("weight") for part in parts)]
 
 
 def batches(n: int = N_BATCHES, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
@@ -213,56 +205,17 @@ def check_equal(participants: list[Trainee], tolerance: float = 1e-4) -> None:
             raise ValueError(f"{trainee.name} has a loss of {loss}, {OURS} of {expected}")
 
 
-def measure(*, seconds: float = 20.0, rounds: tuple[int, int] = (50, 300)) -> dict[str, Any]:
-    """Tokens per second of each, ours divided by each other's, and by how much ours takes longer.
-
-    The last also for a step of a single token: there little is left but what every step costs.
-    """
-    before = environment()
+def measure(*, quick: bool = False) -> Ratios:
+    """The speed of our step divided by each peer's."""
     participants = trainees()
     check_equal(participants)
     calls = {trainee.name: _endless_steps(trainee) for trainee in participants}
-    times = race(calls, seconds=seconds, rounds=rounds)
-    token = tuple(rows[:1, :1].contiguous() for rows in batches(1)[0])
-    single = {trainee.name: partial(trainee.step, *token) for trainee in participants}
-    single_times = race(single, seconds=seconds / 2, rounds=rounds)
-    others = [name for name in times if name != OURS]
-    return {
-        "benchmark": "training",
-        "environment": before,
-        "batch": BATCH,
-        "tokens": TOKENS,
-        "rounds": len(times[OURS]),
-        "parameters": {
-            t.name: sum(parameter.numel() for parameter in t.model.parameters())
-            for t in participants
-        },
-        "tokens_per_second": {name: quartiles(BATCH * TOKENS / t) for name, t in times.items()},
-        "speed": {name: speed_ratio(times, OURS, name) for name in others},
-        "beside_nanogpt": {n: speed_ratio(times, n, NANOGPT) for n in times if n != NANOGPT},
-        "longer_by": {
-            name: [quartiles(1e3 * (t[OURS] - t[name])) for t in (times, single_times)]
-            for name in others
-        },
-    }
+    times = race(calls, seconds=0 if quick else 20)
+    size = f"{config().d_model} wide, {TOKENS} tokens"
+    return {f"training step / {peer}": {size: speed_ratio(times, OURS, peer)} for peer in PEERS}
 
 
 def _endless_steps(trainee: Trainee) -> Call:
     """One step a call, on the batches in turn."""
-    data, taken = batches(), 0
-
-    def step() -> None:
-        nonlocal taken
-        trainee.step(*data[taken % len(data)])
-        taken += 1
-
-    return step
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Measure, print the table, write the file."""
-    command.run("training", measure, report.training_text, arguments)
-
-
-if __name__ == "__main__":
-    main()
+    data = itertools.cycle(batches())
+    return lambda: trainee.step(*next(data))
