@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from compare import BATCH, TOKENS, randomize
+from peers import BATCH, TOKENS, randomize
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -16,10 +16,8 @@ from transformers import (
 )
 
 from attnbook.probes import Probe
-from attnbook.tables import Table
 
 VOCAB, D_MODEL, N_LAYERS, N_HEADS = 13, 16, 2, 4
-COLUMNS = ("logit_variance", "logit_variance_in_row", "entropy", "perplexity", "largest")
 FLOAT32 = 1e-4
 """Some of theirs computes the softmax in float32."""
 
@@ -87,18 +85,12 @@ def weights_read(weights: tuple[Tensor, ...], allowed: Tensor) -> dict[str, list
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_attention_of_hugging_face(name: str, padded: bool) -> None:
-    tables: list[Table] = []
     given = inputs(padded)
-    for implementation in ("eager", "sdpa"):
-        model = make(name, implementation)
-        with Probe(model) as probe:
-            model(**given)
-        tables.append(probe.attention)
-        assert probe.attention.parts == [PARTS[name]]
-        assert probe.attention.layers == list(range(N_LAYERS))
-    eager, fused = tables
-    for column in (*COLUMNS, "keys"):
-        assert eager[column] == pytest.approx(fused[column], rel=FLOAT32), column
+    with Probe(model := make(name, "sdpa")) as probe:
+        model(**given)
+    assert probe.attention.parts == [PARTS[name]]
+    assert probe.attention.layers == list(range(N_LAYERS))
+    assert not probe.unread
     with torch.no_grad():
         weights = make(name, "eager")(**given, output_attentions=True).attentions
     allowed = given["attention_mask"][:, None, None] > 0
@@ -106,7 +98,16 @@ def test_attention_of_hugging_face(name: str, padded: bool) -> None:
     if name != "BERT":
         allowed = allowed.tril()
     for column, expected in weights_read(weights, allowed).items():
-        assert fused[column] == pytest.approx(expected, rel=FLOAT32), column
+        assert probe.attention[column] == pytest.approx(expected, rel=FLOAT32), column
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_eager_attention_of_hugging_face_is_named(name: str) -> None:
+    with Probe(model := make(name, "eager")) as probe:
+        model(**inputs(padded=True))
+    assert len(probe.attention) == 0
+    assert len(probe.unread) == N_LAYERS
+    assert all("attn_implementation='sdpa'" in reason for reason in probe.unread)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

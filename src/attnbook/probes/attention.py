@@ -1,0 +1,120 @@
+"""How attentions are read: the calls of torch functions that a model makes."""
+
+import math
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attnbook import attention
+from attnbook.probes.statistics import aside, attention_sums, readable, wide
+
+ENTRIES_AT_ONCE = 2**20
+"""Logits of a kernel computed at a time, to spare memory."""
+
+
+class AttentionReader(TorchFunctionMode):
+    """Sees each call of a torch function; reads the attentions and notes other softmaxes.
+
+    Attentions are ``F.scaled_dot_product_attention``, ``F.multi_head_attention_forward`` and this
+    package's definition, whose :func:`attnbook.attention.attention_weights` is replaced meanwhile.
+
+    Args:
+        running: the module that computes now, if it is one to look at.
+    """
+
+    def __init__(self, running: Callable[[], nn.Module | None]) -> None:
+        super().__init__()
+        self.running = running
+        self.sums: dict[nn.Module, list[Tensor]] = {}
+        self.unread: dict[nn.Module, None] = {}
+        self._weights = attention.attention_weights
+
+    def __enter__(self) -> "AttentionReader":
+        attention.attention_weights = self._definition
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        attention.attention_weights = self._weights
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is F.scaled_dot_product_attention:
+            return self._kernel(*args, **kwargs)
+        if function is F.multi_head_attention_forward:
+            return self._multi_head(function)(*args, **kwargs)
+        if getattr(function, "__name__", "") in ("softmax", "special_softmax"):
+            self._note(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _read(self, sums: Callable[..., Tensor], *args: Any, **kwargs: Any) -> None:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        module = self.running()
+        if module is not None and all(readable(x) or x.dtype == torch.bool for x in given):
+            with aside(given[0]):
+                self.sums.setdefault(module, []).append(sums(*args, **kwargs))
+
+    def _kernel(self, *args: Any, **kwargs: Any) -> Tensor:
+        output = F.scaled_dot_product_attention(*args, **kwargs)
+        self._read(kernel_sums, *args, **kwargs)
+        return output
+
+    def _definition(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        self._read(attention_sums, logits, mask)
+        with torch._C.DisableTorchFunction():  # its softmax is not to be noted
+            return self._weights(logits, mask)
+
+    def _softmax(self, logits: Tensor, dim: int) -> Tensor:
+        self._read(attention_sums, logits)
+        return F.softmax(logits, dim)
+
+    def _multi_head(self, function: Any) -> FunctionType:
+        """Torch's function, with the attention in it replaced by the same ones, read."""
+        names = {
+            **function.__globals__,
+            "has_torch_function": lambda _: False,
+            "scaled_dot_product_attention": self._kernel,
+            "softmax": self._softmax,  # if the weights are returned
+        }
+        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+    def _note(self, input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
+        over_keys = input.dim() > 2 and dim in (-1, input.dim() - 1)
+        if over_keys and (module := self.running()) is not None:
+            self.unread[module] = None
+
+
+def kernel_sums(
+    query: Float[Tensor, "... queries d_head"],
+    key: Float[Tensor, "... keys d_head"],
+    value: Float[Tensor, "... keys d_value"],
+    attn_mask: Float[Tensor, "..."] | Bool[Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Float[Tensor, "8"]:
+    """Sums over an attention of torch's kernel, whose logits are computed again."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]) or (1,)
+    shape = (*leading, query.shape[-2], key.shape[-2])  # (batch, heads, queries, keys)
+    query, key = (wide(x).expand(*leading, *x.shape[-2:]) for x in (query, key))
+    query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
+    mask = query.new_ones(shape[-2:], dtype=torch.bool) if attn_mask is None else attn_mask
+    mask = (mask.tril() if is_causal else mask).expand(shape)
+    at_once = max(1, ENTRIES_AT_ONCE * len(query) // math.prod(shape))
+    pieces = []
+    for q, k, m in zip(*(x.split(at_once) for x in (query, key, mask)), strict=True):
+        by_value = mask.dtype != torch.bool
+        pieces.append(attention_sums(q @ k.mT + m) if by_value else attention_sums(q @ k.mT, m))
+    return torch.stack(pieces).sum(0)
