@@ -1,0 +1,544 @@
+"""To and from Hugging Face's GPT-2, Llama and BERT: modules, state dicts, folders of files."""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attnbook.attention import MultiHeadAttention
+from attnbook.blocks import Activation, Block
+from attnbook.convert import nanogpt, shared
+from attnbook.convert.shared import State
+from attnbook.masks import causal_mask
+from attnbook.models import Encoder, LanguageModel
+from attnbook.positions import Rotary, RotaryScaling, convert_rotary_weight
+
+Config = Mapping[str, Any]  # what stands in config.json
+E = TypeVar("E", bound=Encoder)
+
+# Names there and here; GPT-2's are nanoGPT's.
+_LLAMA_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+_LLAMA_LAYER = shared.under("self_attn.", "attention.", _LLAMA_ATTENTION) | {
+    "input_layernorm": "attention_residual.norm",
+    "post_attention_layernorm": "feed_forward_residual.norm",
+    "mlp.gate_proj": "feed_forward.gate",
+    "mlp.up_proj": "feed_forward.inner",
+    "mlp.down_proj": "feed_forward.outer",
+}
+_LLAMA = shared.under("layers.#.", "blocks.#.", _LLAMA_LAYER) | {
+    "embed_tokens": "embedding",
+    "norm": "final_norm",
+    "lm_head": "output",
+}
+_BERT_ATTENTION = {f"self.{n}": n for n in ("query", "key", "value")} | {"output.dense": "output"}
+_BERT_LAYER = shared.under("attention.", "attention.", _BERT_ATTENTION) | {
+    "attention.output.LayerNorm": "attention_residual.norm",
+    "intermediate.dense": "feed_forward.inner",
+    "output.dense": "feed_forward.outer",
+    "output.LayerNorm": "feed_forward_residual.norm",
+}
+_BERT = shared.under("bert.encoder.layer.#.", "blocks.#.", _BERT_LAYER) | {
+    "bert.embeddings.word_embeddings": "embedding",
+    "bert.embeddings.position_embeddings.weight": "positions.table",
+    "bert.embeddings.LayerNorm": "embedding_norm",
+    "cls.predictions.transform.dense": "head.dense",
+    "cls.predictions.transform.LayerNorm": "head.norm",
+    "cls.predictions.decoder": "output",
+    "cls.predictions.decoder.bias": "output_bias",
+}
+
+# Activations there and here.
+_ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "swiglu",
+}
+
+
+def from_gpt2(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
+    """Ours from transformers' ``GPT2Attention``, ``GPT2Block`` or ``GPT2LMHeadModel``.
+
+    ======================  ============  ====================================================
+    transformers            shape         ours
+    ======================  ============  ====================================================
+    ``c_attn.weight``       (d, 3d)       ``query``, ``key``, ``value`` side by side, transposed
+    ``c_attn.bias``         (3d,)         their biases
+    ``c_proj.weight``       (d, d)        ``output``, transposed
+    ``q_attn``              (d, d)        ``query`` in cross-attention; ``c_attn`` then is (d, 2d)
+    ``mlp.c_fc``            (d, d_ff)     ``feed_forward.inner``, transposed
+    ``mlp.c_proj``          (d_ff, d)     ``feed_forward.outer``, transposed
+    ``ln_1``, ``ln_2``      (d,)          norms of ``attention_residual``, ``feed_forward_residual``
+    ``wte``, ``lm_head``    (vocab, d)    ``embedding``, and ``output`` if they are not tied
+    ``wpe``                 (tokens, d)   ``positions.table``
+    ``ln_f``                (d,)          ``final_norm``
+    ======================  ============  ====================================================
+
+    ``Conv1D`` stores (in, out), nanoGPT's layout transposed. The dropout on an attention's output
+    belongs to our residual connection.
+
+    Source: transformers 5.23.0, ``models/gpt2/modeling_gpt2.py`` and ``pytorch_utils.py``.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> theirs = GPT2Model(GPT2Config(n_embd=64, n_head=4, n_layer=1)).eval().h[0].attn
+        >>> ours, x = from_gpt2(theirs), torch.randn(2, 5, 64)
+        >>> torch.allclose(ours(x, causal=True), theirs(x)[0], atol=1e-5)
+        True
+    """
+    kind = shared.kind_of(module, "GPT2Attention", "GPT2Block", "GPT2LMHeadModel")
+    peer: Any = module
+    if kind == "GPT2LMHeadModel":
+        return _measured_model(peer, _gpt2(peer.config.to_dict(), peer.state_dict()))
+    if kind == "GPT2Block":
+        state = nanogpt.read(_transposed(peer.state_dict()), nanogpt.BLOCK)
+        block = _block(state, **_gpt2_settings(peer.attn.config.to_dict()))
+        shared.set_dropout(block, peer.attn.attn_dropout.p, peer.mlp.dropout.p)
+        _measure_part(peer, block)
+        return block.train(module.training)
+    state = _transposed(peer.state_dict())
+    if peer.is_cross_attention:  # (d, d) and (2d, d) to (3d, d)
+        for each in ("weight", "bias"):
+            parts = state.pop(f"q_attn.{each}"), state[f"c_attn.{each}"]
+            state[f"c_attn.{each}"] = torch.cat(parts)
+    state = nanogpt.read(state, nanogpt.ATTENTION)
+    ours = shared.attention(state, peer.num_heads, dropout=peer.attn_dropout.p)
+    if peer.is_cross_attention:
+        tokens = shared.vectors(state["output.weight"], ours.d_model, ours.d_model)
+        run = lambda x, memory: peer(x, encoder_hidden_states=memory)[0]  # noqa: E731
+        shared.measure(peer, ours, run, ours, *tokens)
+    else:
+        _measure_part(peer, ours)
+    return ours.train(module.training)
+
+
+def to_gpt2(
+    ours: MultiHeadAttention | Block | LanguageModel, *, cross_attention: bool = False
+) -> State:
+    """Parameters for the ``load_state_dict`` of transformers' module, under their names there.
+
+    The layout is that of :func:`from_gpt2`; biases that ours does not have are zeros. What no
+    parameter says belongs into the ``GPT2Config``: heads, activation, epsilon, dropout.
+
+    Args:
+        ours: the attention, block or model.
+        cross_attention: for a ``GPT2Attention`` made with ``is_cross_attention=True``.
+
+    Source: transformers 5.23.0, ``models/gpt2/modeling_gpt2.py`` and ``pytorch_utils.py``.
+
+    Example:
+        >>> to_gpt2(MultiHeadAttention(64, 4))["c_attn.weight"].shape
+        torch.Size([64, 192])
+    """
+    if isinstance(ours, LanguageModel):
+        free = ("activation", "norm_eps", "d_ff")
+        state = nanogpt.written_model(ours, "GPT2LMHeadModel", *free)
+    elif isinstance(ours, Block):
+        shared.require_block(ours, "GPT2Block", "pre", nn.LayerNorm)
+        shared.require_plain(ours.attention, "GPT2Block")
+        state = shared.with_biases(ours.state_dict(), always=True)
+        state = nanogpt.written(state, nanogpt.BLOCK)
+    else:
+        shared.require_plain(ours, "GPT2Attention")
+        state = shared.with_biases(ours.state_dict(), always=True)
+        state = nanogpt.written(state, nanogpt.ATTENTION)
+    if cross_attention and isinstance(ours, MultiHeadAttention):
+        for each in ("weight", "bias"):
+            parts = state[f"c_attn.{each}"].split([ours.d_model, 2 * ours.d_model])
+            state[f"q_attn.{each}"], state[f"c_attn.{each}"] = parts
+    return shared.copies(_transposed(state))
+
+
+def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
+    """Ours from transformers' ``LlamaAttention``, ``LlamaDecoderLayer`` or ``LlamaForCausalLM``.
+
+    ======================  ===============================  ==============================
+    transformers            shape                            ours
+    ======================  ===============================  ==============================
+    ``q_proj``              (n_heads · d_head, d_model)      ``query``
+    ``k_proj``, ``v_proj``  (n_kv_heads · d_head, d_model)   ``key``, ``value``
+    ``o_proj``              (d_model, n_heads · d_head)      ``output``
+    ``gate_proj``           (d_ff, d_model)                  ``feed_forward.gate``
+    ``up_proj``             (d_ff, d_model)                  ``feed_forward.inner``
+    ``down_proj``           (d_model, d_ff)                  ``feed_forward.outer``
+    ``input_layernorm``, …  (d_model,)                       the residuals' norms
+    ``embed_tokens``        (vocab, d_model)                 ``embedding``
+    ``lm_head``             (vocab, d_model)                 ``output``, if they are not tied
+    ======================  ===============================  ==============================
+
+    Rotary positions are half-split, with the base and scaling (``"linear"`` or ``"llama3"``) of the
+    module's configuration; the frequencies are compared too, which says that far positions agree.
+    Theirs computes angles, softmax and norms in float32 whatever the type.
+
+    Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+        >>> theirs = LlamaForCausalLM(LlamaConfig(vocab_size=99, num_attention_heads=4, **sizes))
+        >>> ours, ids = from_llama(theirs), torch.randint(99, (2, 5))
+        >>> torch.allclose(ours(ids), theirs.eval()(ids).logits, atol=1e-5)
+        True
+    """
+    kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", "LlamaForCausalLM")
+    peer: Any = module
+    if kind == "LlamaForCausalLM":
+        config = peer.config.to_dict()
+        model = _measured_model(peer, _llama(config, peer.state_dict()))
+        _check_frequencies(peer.model.rotary_emb, _rotary(config))
+        return model
+    part = peer if kind == "LlamaAttention" else peer.self_attn
+    settings = _llama_settings(part.config.to_dict())
+    rotary = _rotary(part.config.to_dict())
+    ours: MultiHeadAttention | Block
+    if kind == "LlamaAttention":
+        ours = shared.attention(
+            shared.renamed(peer.state_dict(), _LLAMA_ATTENTION, kind),
+            settings["n_heads"],
+            n_kv_heads=settings["n_kv_heads"],
+            position=rotary,
+        )
+    else:
+        state = shared.renamed(peer.state_dict(), _LLAMA_LAYER, kind)
+        ours = _block(state, position=rotary, **settings)
+    shared.set_dropout(ours, part.attention_dropout, 0.0)
+    llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
+    rope = llama.LlamaRotaryEmbedding(part.config).to(next(peer.parameters()).device)
+    _check_frequencies(rope, rotary)
+    like = next(peer.parameters())
+    angles = rope(like, torch.arange(shared.TOKENS, device=like.device)[None])
+    _measure_part(peer, ours, position_embeddings=angles)
+    return ours.train(module.training)
+
+
+def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
+    """Parameters for the ``load_state_dict`` of transformers' module, under their names there.
+
+    The layout is that of :func:`from_llama`; interleaved rotary positions become half-split ones
+    (:func:`attnbook.positions.convert_rotary_weight`). What no parameter says belongs into the
+    ``LlamaConfig``: heads, epsilon, ``rope_parameters``, ``attention_bias``, ``mlp_bias``.
+
+    Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
+
+    Example:
+        >>> state = to_llama(MultiHeadAttention(64, 4, n_kv_heads=2, position=Rotary()))
+        >>> {name: tuple(tensor.shape) for name, tensor in state.items()}
+        {'q_proj.weight': (64, 64), 'k_proj.weight': (32, 64), 'v_proj.weight': (32, 64),
+         'o_proj.weight': (64, 64)}
+    """
+    stem = "^" if isinstance(ours, MultiHeadAttention) else r"attention\."
+    state = shared.with_biases(ours.state_dict(), rf"{stem}(query|key|value|output)\.")
+    state = shared.with_biases(state, r"feed_forward\.")
+    if isinstance(ours, LanguageModel):
+        free = ("rotary_base", "rotary_scaling", "norm_eps", "n_kv_heads", "d_head", "d_ff")
+        needed = {"position": "rotary", "scaled": False, "norm": "pre", "norm_kind": "rms"}
+        shared.require_model(ours, "LlamaForCausalLM", *free, activation="swiglu", **needed)
+        state.setdefault("output.weight", state["embedding.weight"])
+        state = shared.copies(shared.renamed(state, shared.inverse(_LLAMA), "ours"))
+        return {n if n == "lm_head.weight" else f"model.{n}": t for n, t in state.items()}
+    part = ours.attention if isinstance(ours, Block) else ours
+    shared.require(part, "Llama", d_value=part.d_head, d_memory=part.d_model)
+    if not isinstance(part.position, Rotary) or part.position.fraction != 1:
+        raise ValueError(f"Llama needs position=Rotary(), got {part.position!r}")
+    if part.position.layout == "interleaved":
+        for name in [n for n in state if re.search(r"\b(query|key)\.", n)]:
+            heads = part.n_heads if "query" in name else part.n_kv_heads
+            state[name] = convert_rotary_weight(state[name], heads, to="half_split")
+    if isinstance(ours, Block):
+        shared.require_block(ours, "LlamaDecoderLayer", "pre", nn.RMSNorm)
+        shared.require(ours.feed_forward, "LlamaDecoderLayer", activation="swiglu")
+    names = _LLAMA_LAYER if isinstance(ours, Block) else _LLAMA_ATTENTION
+    return shared.copies(shared.renamed(state, shared.inverse(names), "ours"))
+
+
+def from_bert(module: nn.Module) -> MultiHeadAttention | Block | Encoder:
+    """Ours from transformers' ``BertAttention``, ``BertLayer`` or ``BertForMaskedLM``.
+
+    ====================================  ===========  ==========================================
+    transformers                          shape        ours
+    ====================================  ===========  ==========================================
+    ``self.query``, ``.key``, ``.value``  (d, d)       ``query``, ``key``, ``value``
+    ``output.dense``                      (d, d)       ``output``
+    ``output.LayerNorm``                  (d,)         the norm of ``attention_residual``
+    ``intermediate.dense``                (d_ff, d)    ``feed_forward.inner``
+    ``output.dense`` (the layer's)        (d, d_ff)    ``feed_forward.outer``
+    ``word_embeddings``                   (vocab, d)   ``embedding``
+    ``position_embeddings``               (tokens, d)  ``positions.table``, which takes in token
+                                                       type 0
+    ``embeddings.LayerNorm``              (d,)         ``embedding_norm``
+    ``cls.predictions.transform``         (d, d), …    ``head``
+    ``cls.predictions.decoder``           (vocab, d)   ``embedding``, and ``output_bias``
+    ====================================  ===========  ==========================================
+
+    ``BertAttention`` is more than an attention: its ``output`` adds the input and norms the sum.
+    Of that ``MultiHeadAttention`` has the matrix alone.
+
+    Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=128)
+        >>> theirs = BertModel(config).eval().encoder.layer[0]
+        >>> ours, x = from_bert(theirs), torch.randn(2, 5, 64)
+        >>> torch.allclose(ours(x), theirs(x), atol=1e-5)
+        True
+    """
+    kind = shared.kind_of(module, "BertAttention", "BertLayer", "BertForMaskedLM")
+    peer: Any = module
+    state = peer.state_dict()
+    if kind == "BertForMaskedLM":
+        return _measured_model(peer, _bert(peer.config.to_dict(), state))
+    like, run, n_inputs = state["output.dense.bias"], peer, 1
+    ours: MultiHeadAttention | Block
+    if kind == "BertLayer":
+        settings = _bert_settings(peer.attention.self.config.to_dict())
+        ours = _block(shared.renamed(state, _BERT_LAYER, kind), **settings)
+        shared.set_dropout(ours, peer.attention.self.dropout.p, peer.output.dropout.p)
+    else:
+        state = {n: t for n, t in state.items() if "LayerNorm" not in n}  # outside of ours
+        state = shared.renamed(state, _BERT_ATTENTION, kind)
+        ours = shared.attention(state, peer.self.num_attention_heads, dropout=peer.self.dropout.p)
+        run = lambda *inputs: peer.output.dense(peer.self(*inputs)[0])  # noqa: E731
+        n_inputs = 2 if peer.is_cross_attention else 1
+    shared.measure(peer, ours, run, ours, *shared.vectors(like, *n_inputs * [len(like)]))
+    return ours.train(module.training)
+
+
+def to_bert(ours: MultiHeadAttention | Block | Encoder) -> State:
+    """Parameters for the ``load_state_dict`` of transformers' module, under their names there.
+
+    The layout is that of :func:`from_bert`; biases that ours does not have are zeros, and so are
+    both token types. Of a ``MultiHeadAttention`` they are those of a ``BertAttention`` without its
+    LayerNorm (load them with ``strict=False``). What no parameter says belongs into the
+    ``BertConfig``: heads, activation, epsilon, dropout.
+
+    Source: transformers 5.23.0, ``models/bert/modeling_bert.py``.
+
+    Example:
+        >>> list(to_bert(MultiHeadAttention(64, 4)))[:2]
+        ['self.query.bias', 'self.key.bias']
+    """
+    if isinstance(ours, Encoder):
+        shared.require(ours, "BertForMaskedLM", causal=False)
+        free = ("activation", "norm_eps", "d_ff")
+        needed = {"position": "learned", "scaled": False, "embedding_norm": True}
+        shared.require_model(ours, "BertForMaskedLM", *free, **needed, prediction_head=True)
+        state = shared.with_biases(ours.state_dict(), "^(blocks|embedding_norm|head)", always=True)
+        state.setdefault("output.weight", state["embedding.weight"])
+        types = torch.zeros_like(state["embedding.weight"][:2])
+        state = shared.renamed(state, shared.inverse(_BERT), "ours")
+        state["bert.embeddings.token_type_embeddings.weight"] = types
+        state["cls.predictions.bias"] = state["cls.predictions.decoder.bias"]
+        return shared.copies(state)
+    state = shared.with_biases(ours.state_dict(), always=True)
+    if isinstance(ours, Block):
+        shared.require_block(ours, "BertLayer", "post", nn.LayerNorm)
+        shared.require_plain(ours.attention, "BertLayer")
+        return shared.copies(shared.renamed(state, shared.inverse(_BERT_LAYER), "ours"))
+    shared.require_plain(ours, "BertAttention")
+    return shared.copies(shared.renamed(state, shared.inverse(_BERT_ATTENTION), "ours"))
+
+
+def from_pretrained(folder: str | Path) -> LanguageModel:
+    """A language model from a folder of Hugging Face's; transformers need not be installed.
+
+    The folder holds ``config.json`` and ``model.safetensors``, or several files and
+    ``model.safetensors.index.json``, of GPT-2 or Llama. The layouts are those of
+    :func:`from_gpt2` and :func:`from_llama`.
+
+    Args:
+        folder: on this machine; nothing is downloaded.
+
+    Returns:
+        The model in evaluation mode, on the CPU, in the type in which it was saved.
+
+    Raises:
+        ValueError: names an option in ``config.json`` that ours does not have, or parameters.
+
+    Source: transformers 5.23.0, ``models/gpt2`` and ``models/llama``.
+
+    Example:
+        >>> import tempfile
+        >>> from attnbook import ModelConfig
+        >>> from safetensors.torch import save_file
+        >>> config = ModelConfig(99, norm="pre", scaled=False, position="learned")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_file(to_gpt2(LanguageModel(config)), f"{folder}/model.safetensors")
+        ...     _ = Path(folder, "config.json").write_text('{"model_type": "gpt2", "n_head": 4}')
+        ...     model = from_pretrained(folder)
+        >>> model.config.activation
+        'gelu_tanh'
+    """
+    folder = Path(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    kind = config.get("model_type")
+    if kind not in _KNOWN:
+        raise ValueError(f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}")
+    for key, value in {**_NEEDED[kind], "quantization_config": None}.items():
+        if (given := config.get(key, value)) != value:
+            raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
+    index, names = folder / "model.safetensors.index.json", ["model.safetensors"]
+    if index.exists():
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = sorted(set(files))
+    state: State = {}
+    for name in names:
+        state |= load_file(folder / name)
+    return _KNOWN[kind](config, state)
+
+
+# What a configuration says, under our names; it may come from a file that lacks some defaults.
+
+
+def _gpt2_settings(config: Config) -> dict[str, Any]:
+    return {
+        "n_heads": config["n_head"],
+        "norm": "pre",
+        "activation": _activation(config, "activation_function", "gelu_new"),
+        "norm_eps": config.get("layer_norm_epsilon", 1e-5),
+    }
+
+
+def _llama_settings(config: Config) -> dict[str, Any]:
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    d_head = config.get("head_dim") or width // heads
+    return {
+        "n_heads": heads,
+        "n_kv_heads": config.get("num_key_value_heads") or heads,
+        "d_head": None if d_head * heads == width else d_head,
+        "norm": "pre",
+        "norm_kind": "rms",
+        "activation": _activation(config, "hidden_act", "silu"),
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+    }
+
+
+def _bert_settings(config: Config) -> dict[str, Any]:
+    return {
+        "n_heads": config["num_attention_heads"],
+        "activation": _activation(config, "hidden_act", "gelu"),
+        "norm_eps": config["layer_norm_eps"],
+    }
+
+
+def _activation(config: Config, key: str, default: str) -> Activation:
+    name = config.get(key, default)
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"{key} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}")
+    return _ACTIVATIONS[name]
+
+
+def _rotary(config: Config) -> Rotary:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind, scaling = rope.get("rope_type", rope.get("type", "default")), None
+    if kind == "linear":
+        scaling = RotaryScaling(rope["factor"])
+    elif kind == "llama3":
+        original = rope["original_max_position_embeddings"]
+        ends = rope["low_freq_factor"], rope["high_freq_factor"]
+        scaling = RotaryScaling(rope["factor"], original, *ends)
+    elif kind != "default":
+        raise ValueError(f"rope_type must be one of default, linear, llama3, got {kind!r}")
+    base = float(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
+    return Rotary(base=base, scaling=scaling)
+
+
+# Modules from a configuration and parameters.
+
+
+def _block(state: State, **settings: Any) -> Block:
+    return shared.filled(lambda: Block(**shared.block_settings(state), **settings), state)
+
+
+def _gpt2(config: Config, state: Mapping[str, Tensor]) -> LanguageModel:
+    state = nanogpt.read(_transposed(state), nanogpt.MODEL)
+    model = shared.whole_model(LanguageModel, state, **_gpt2_settings(config))
+    return shared.set_dropout(
+        model, *(config.get(f"{part}_pdrop", 0.1) for part in ("attn", "resid", "embd"))
+    )
+
+
+def _llama(config: Config, state: Mapping[str, Tensor]) -> LanguageModel:
+    state = {
+        name.removeprefix("model."): tensor
+        for name, tensor in state.items()
+        if not name.endswith("rotary_emb.inv_freq")  # in old files
+    }
+    rotary = _rotary(config)
+    model = shared.whole_model(
+        LanguageModel,
+        shared.renamed(state, _LLAMA, "the model"),
+        max_tokens=config.get("max_position_embeddings", 2048),
+        position="rotary",
+        rotary_base=rotary.base,
+        rotary_scaling=rotary.scaling,
+        **_llama_settings(config),
+    )
+    return shared.set_dropout(model, config.get("attention_dropout", 0.0), 0.0)
+
+
+def _bert(config: Config, state: State) -> Encoder:
+    kept = "bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"
+    names = {**_BERT, **{name: name for name in kept}}
+    state = shared.renamed(state, names, "BertForMaskedLM")
+    first_type, _ = state.pop(kept[0])[0], state.pop(kept[1])  # the decoder's bias is the same
+    state["positions.table"] = state["positions.table"] + first_type
+    heads = {"embedding_norm": True, "prediction_head": True}
+    model = shared.whole_model(Encoder, state, **heads, **_bert_settings(config))
+    hidden = config["hidden_dropout_prob"]
+    return shared.set_dropout(model, config["attention_probs_dropout_prob"], hidden, hidden)
+
+
+Make = Callable[[Config, State], LanguageModel]
+_NEEDED: dict[str, dict[str, Any]] = {  # options of files, where nothing can be measured
+    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    "llama": {"hidden_act": "silu", "partial_rotary_factor": 1.0},
+}
+_KNOWN: dict[str, Make] = {"gpt2": _gpt2, "llama": _llama}
+
+
+def _transposed(state: Mapping[str, Tensor]) -> State:
+    """``Conv1D``'s matrices the other way round."""
+    conv = re.compile(r"\b(c_attn|q_attn|c_proj|c_fc)\.weight$")
+    return {name: t.t() if conv.search(name) else t for name, t in state.items()}
+
+
+def _measure_part(peer: Any, ours: MultiHeadAttention | Block, **more: Any) -> None:
+    """Under a causal mask, which theirs adds to its logits."""
+    like, n = next(peer.parameters()), shared.TOKENS
+    ahead = ~causal_mask(n, device=like.device)
+    added = like.new_zeros(1, 1, n, n).masked_fill(ahead, torch.finfo(like.dtype).min)
+
+    def run(x: Tensor) -> Tensor:
+        output = peer(x, attention_mask=added, **more)
+        first: Tensor = output[0] if isinstance(output, tuple) else output
+        return first
+
+    attention = ours.attention if isinstance(ours, Block) else ours
+    tokens = shared.vectors(like, attention.d_model)
+    shared.measure(peer, ours, run, partial(ours, causal=True), *tokens)
+
+
+def _measured_model(peer: Any, ours: E) -> E:
+    config, device = ours.config, next(peer.parameters()).device
+    tokens = shared.ids(config.vocab_size, config.max_tokens, device)
+    shared.measure(peer, ours, lambda x: peer(x).logits, ours, tokens)
+    return ours
+
+
+def _check_frequencies(rope: Any, rotary: Rotary) -> None:
+    """Far positions, which 16 tokens do not have, are multiples of these angles."""
+    theirs, epsilon = rope.inv_freq.double().cpu(), torch.finfo(rope.inv_freq.dtype).eps
+    unit = torch.cat([torch.ones_like(theirs), torch.zeros_like(theirs)])[None]
+    cosine, sine = rotary.rotate(unit, torch.tensor([1])).chunk(2, dim=-1)
+    off = (torch.atan2(sine, cosine)[0] / theirs - 1).abs().max().item()
+    if not off <= max(1e-5, epsilon):
+        raise ValueError(f"{type(rope).__name__} has other frequencies: off by {off:.2g} of theirs")

@@ -1,0 +1,546 @@
+"""What is converted computes the same function: same outputs, same gradients, same dropout."""
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import keras
+import peers
+import pytest
+import torch
+from peers import (
+    BATCH,
+    CONTEXT,
+    EXACT,
+    FLOAT32,
+    HEADS,
+    KEYS,
+    LLAMA3,
+    MODELS,
+    PARTS,
+    ROPE,
+    TOKENS,
+    VOCAB,
+    D,
+    Peer,
+    bert_module,
+    gpt2_module,
+    keras_attention,
+    llama_module,
+    randomize,
+    torch_attention,
+    torch_layer,
+    x_attention,
+)
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+from torch.utils._python_dispatch import TorchDispatchMode
+from x_transformers.x_transformers import Attention
+
+from attnbook import (
+    ALiBi,
+    Block,
+    DecoderBlock,
+    Encoder,
+    LanguageModel,
+    ModelConfig,
+    MultiHeadAttention,
+    Rotary,
+    Transformer,
+    causal_mask,
+    combine_masks,
+    convert,
+    padding_mask,
+)
+
+# Keras 3.15.1 does not know the latest NumPy.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+def assert_near(actual: Tensor, expected: Tensor, atol: float = EXACT) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def assert_equal_states(one: nn.Module, other: nn.Module, *without: str) -> None:
+    first, second = one.state_dict(), other.state_dict()
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]) or any(w in name for w in without), name
+
+
+class SameDropout(TorchDispatchMode):
+    """Inside, the first dropout keeps the same entries in every library; so does the second, ….
+
+    Only torch's draw is replaced, below all libraries, by one that goes by the order of the entries
+    and not by how they lie in memory: where and how often they are dropped, and by what the others
+    are divided, each library still says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[int] = []  # how many entries each time
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is not torch.ops.aten.bernoulli_.float:
+            return function(*args, **(kwargs or {}))
+        tensor, kept = (*args, 0.5)[:2]  # a half is the default, which does not arrive here
+        self.drawn.append(tensor.numel())
+        generator = torch.Generator().manual_seed(len(self.drawn))
+        return tensor.copy_(torch.rand(tensor.shape, generator=generator) < kept)
+
+
+def arguments(peer: Peer, kind: str) -> tuple[dict[str, Any], Tensor | None]:
+    """One mask for ours and for theirs; every query may attend to the first key."""
+    keys = TOKENS if peer.d_memory is None else KEYS
+    mask = padding_mask(torch.tensor([keys - 3, keys]), keys) if "padding" in kind else None
+    if "pattern" in kind:
+        pattern = (torch.rand(TOKENS, keys) < 0.5) | (torch.arange(keys) == 0)
+        mask = combine_masks(mask, pattern)
+    causal = "causal" in kind and peer.d_memory is None
+    allowed = combine_masks(mask, causal_mask(TOKENS) if causal else None)
+    if allowed is not None:
+        allowed = allowed.expand(BATCH, 1, TOKENS, keys)
+    if peer.options.get("decoder"):  # its own mask is always causal
+        return {"memory_mask": mask}, allowed
+    return {"mask": mask, "causal": causal}, allowed
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("kind", ["none", "padding", "causal", "padding and pattern"])
+@pytest.mark.parametrize("name", PARTS)
+def test_same_outputs_gradients_and_dropout(name: str, kind: str, train: bool) -> None:
+    peer = PARTS[name]
+    theirs = peer.new().train(train)
+    ours, (options, allowed) = peer.there(theirs), arguments(peer, kind)
+    assert ours.training is (train and "Keras" not in name)
+    ours.train(train)
+    shapes = [(BATCH, TOKENS, getattr(ours, "attention", ours).d_model)]
+    if peer.d_memory is not None:
+        shapes.append((BATCH, KEYS, peer.d_memory))
+    own = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    other = [x.detach().clone().requires_grad_() for x in own]
+    with SameDropout() as here:
+        output = ours(*own, **options)
+    with SameDropout() as there:
+        expected = peer.run(theirs, allowed, *other)
+    assert len(there.drawn) == (peer.drops if train else 0)
+    assert here.drawn == there.drawn
+    assert_near(output, expected, peer.atol)
+    direction = torch.randn_like(output)
+    output.backward(direction)
+    expected.backward(direction)
+    for x, y in zip(own, other, strict=True):
+        assert_near(x.grad, y.grad, peer.atol)
+    # The gradient of a weight lies where the weight lies.
+    twin = copy.deepcopy(theirs)
+    with torch.no_grad():
+        for parameter, original in zip(twin.parameters(), theirs.parameters(), strict=True):
+            if original.grad is not None:
+                parameter.copy_(original.grad)
+    with patch("attnbook.convert.shared.measure"):  # which gradients need not pass
+        gradients = peer.there(twin)
+    for path, parameter in ours.named_parameters():
+        assert_near(parameter.grad, gradients.get_parameter(path), peer.atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*PARTS, *MODELS])
+def test_there_and_back_again(name: str, dtype: torch.dtype) -> None:
+    peer = (PARTS | MODELS)[name]
+    theirs, fresh = peer.new(), peer.new()
+    if "Keras" in name:  # which keeps its type
+        fresh.set_weights(peer.back(peer.there(theirs)))
+        for one, other in zip(fresh.get_weights(), theirs.get_weights(), strict=True):
+            assert (one == other).all()
+        return
+    theirs, fresh = theirs.to(dtype), fresh.to(dtype)
+    ours = peer.there(theirs)
+    back = peer.back(ours)
+    assert {p.dtype for p in ours.parameters()} == {dtype}
+    if isinstance(back, nn.Module):
+        assert type(back) is type(theirs)
+        assert str(back) == str(theirs)  # sizes, dropout, epsilon
+        fresh = back
+    else:
+        fresh.load_state_dict(back, strict="BERT" not in name)
+    # BertAttention's norm is outside of ours, BERT's first token type inside our positions.
+    outside = {"BERT": ["token_type", "position_emb"], "BERT layer": []}
+    without = outside.get(name, ["output.LayerNorm"] if "BERT" in name else [])
+    assert_equal_states(theirs, fresh, *without)
+
+
+@pytest.mark.parametrize("name", [*PARTS, *MODELS])
+def test_the_peer_is_left_as_it_was(name: str) -> None:
+    peer = (PARTS | MODELS)[name]
+    theirs = peer.new().train()
+    next(theirs.children()).eval()
+    modes = [module.training for module in theirs.modules()]
+    held = [*theirs.parameters(), *theirs.buffers()]
+    before = [tensor.detach().clone() for tensor in held]
+    generator = torch.get_rng_state()
+    ours = peer.there(theirs)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert [module.training for module in theirs.modules()] == modes
+    assert all(map(torch.equal, [*theirs.parameters(), *theirs.buffers()], before))
+    assert all(p.grad is None for p in [*theirs.parameters(), *ours.parameters()])
+    memory = {p.untyped_storage().data_ptr() for p in held}
+    assert memory.isdisjoint(p.untyped_storage().data_ptr() for p in ours.parameters())
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_give_the_same_logits(name: str, padded: bool, train: bool) -> None:
+    peer = MODELS[name]
+    theirs = peer.new().train(train)
+    ours, ids = peer.there(theirs), torch.randint(VOCAB, (BATCH, TOKENS))
+    assert not ours.training
+    ours.train(train)
+    real = None
+    if padded and "nano" not in name:
+        real = padding_mask(torch.tensor([TOKENS, 3]), TOKENS)[:, 0, 0]
+    with SameDropout() as here:
+        logits = ours(ids, padding_mask=real)
+    with SameDropout() as there:
+        expected = peer.run(theirs, real, ids)
+    assert here.drawn == there.drawn
+    assert len(there.drawn) == (peer.drops if train else 0)
+    kept = slice(None) if real is None else real
+    assert_near(logits[kept], expected[kept], peer.atol)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "bias": False}])
+def test_torchs_transformer(options: dict[str, bool]) -> None:
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 9}
+    settings = {"dropout": 0.3, "layer_norm_eps": 1e-3, "batch_first": True}
+    theirs = randomize(nn.Transformer(D, HEADS, **sizes, **settings, **options)).eval()
+    ours = convert.from_torch(theirs, vocab_size=VOCAB)
+    assert isinstance(ours, Transformer)
+    assert not ours.training
+    source, target, ahead = torch.randn(2, 7, D), torch.randn(2, 5, D), ~causal_mask(5)
+    expected = theirs(source, target, tgt_mask=ahead)
+    assert_near(ours.decode_vectors(target, ours.encode_vectors(source)), expected)
+    assert ours(torch.randint(VOCAB, (2, 5)), torch.randint(VOCAB, (2, 4))).shape == (2, 4, VOCAB)
+    back = convert.to_torch(ours)
+    assert_near(back(source, target, tgt_mask=ahead), expected)
+    assert_equal_states(back, theirs)
+    assert str(back) == str(theirs)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("name", [name for name in MODELS if name[0] in "GL"])
+def test_folders_are_read_without_transformers(
+    name: str, sharded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ids = MODELS[name].new().eval(), torch.randint(VOCAB, (BATCH, CONTEXT))
+    theirs.save_pretrained(tmp_path, max_shard_size="5KB" if sharded else "5GB")
+    assert (tmp_path / "model.safetensors").exists() is not sharded
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    ours = convert.from_pretrained(tmp_path)
+    assert_near(ours(ids), theirs(ids).logits, MODELS[name].atol)
+    assert not ours.training
+    ours.save(tmp_path / "ours.safetensors")
+    assert_near(LanguageModel.load(tmp_path / "ours.safetensors")(ids), ours(ids))
+
+
+def test_a_folder_may_hold_the_stack_alone(tmp_path: Path) -> None:
+    theirs, ids = MODELS["GPT-2"].new().eval(), torch.randint(VOCAB, (BATCH, TOKENS))
+    theirs.transformer.save_pretrained(tmp_path)  # names without "transformer."
+    assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
+
+
+GPT2_MODEL, LLAMA_MODEL = {"kind": "GPT2LMHeadModel"}, {"kind": "LlamaForCausalLM"}
+DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (bert_module, {"kind": "BertForMaskedLM"}, "model_type must be one of gpt2, llama, got"),
+        (gpt2_module, GPT2_MODEL | {"scale_attn_weights": False}, "has scale_attn_weights=False"),
+        (gpt2_module, GPT2_MODEL | {"activation_function": "tanh"}, "of relu, .* got 'tanh'"),
+        (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "hidden_act='gelu', ours has 'silu'"),
+        (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
+    ],
+)
+def test_folders_that_are_refused(
+    make: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    make(**options).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        convert.from_pretrained(tmp_path)
+
+
+# What another library has and ours has not
+
+
+def changed(path: str, value: Any, make: Any, **options: Any) -> nn.Module:
+    module = make(**options)
+    owner, _, name = path.rpartition(".")
+    setattr(module.get_submodule(owner), name, value)
+    return module
+
+
+def pruned() -> nn.Module:
+    layer = torch_layer(decoder=True)
+    prune.random_unstructured(layer.linear1, "bias", amount=1)
+    return layer
+
+
+def parametrized() -> nn.Module:
+    module = torch_attention()
+    parametrize.register_parametrization(module.out_proj, "weight", nn.Tanh())
+    return module
+
+
+OFF, LESS = r"computes another function: off by [\d.e-]+ on 16 random tokens", "a counterpart: "
+REPLACED = {"path": "norm1", "value": nn.LayerNorm(D, bias=False), "make": torch_layer}
+FREQUENCIES = {"path": "model.rotary_emb.inv_freq", "value": torch.tensor([1.0, 0.0447])}
+SCALE = {"path": "scaling", "value": 1.0}
+REFUSED = [
+    (torch_attention, {"add_zero_attn": True}, f"^MultiheadAttention {OFF}"),
+    (torch_attention, {"add_bias_kv": True}, f"{LESS}bias_k, bias_v"),
+    (torch_attention, {"kdim": 10, "vdim": 7}, "size mismatch for value.weight"),
+    (torch_layer, {"activation": torch.tanh}, "activation must be relu, gelu, .* tanh"),
+    (torch_layer, {"activation": nn.GELU("tanh")}, "gradients .* gelu, with them gelu_tanh"),
+    (pruned, {}, "Unexpected key.*inner.bias_orig"),
+    (parametrized, {}, f"{LESS}out_proj.parametrizations"),
+    (changed, REPLACED, "Missing key.*attention_residual.norm.bias"),
+    (gpt2_module, {"kind": "GPT2Attention", "scale_attn_weights": False}, f"GPT2Attention {OFF}"),
+    (gpt2_module, GPT2_MODEL | {"scale_attn_by_inverse_layer_idx": True}, f"GPT2LMHeadModel {OFF}"),
+    (gpt2_module, {"kind": "GPT2Block", "add_cross_attention": True}, f"{LESS}crossattention"),
+    (
+        changed,
+        {"path": "self.scaling", "value": 1.0, "make": bert_module, "kind": "BertAttention"},
+        f"BertAttention {OFF}",
+    ),
+    (bert_module, {"kind": "BertForMaskedLM", "is_decoder": True}, f"BertForMaskedLM {OFF}"),
+    (llama_module, {"kind": "LlamaDecoderLayer", "hidden_act": "gelu"}, "Unexpected key.*gate"),
+    (changed, SCALE | {"make": llama_module, "kind": "LlamaAttention"}, f"LlamaAttention {OFF}"),
+    (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
+    (changed, FREQUENCIES | LLAMA_MODEL | {"make": llama_module}, "has other frequencies"),
+    (
+        changed,
+        {"path": "_inverse_sqrt_key_dim", "value": 1.0, "make": keras_attention},
+        f"MultiHeadAttention {OFF}",
+    ),
+    (keras_attention, {"sliding_window": 3}, f"MultiHeadAttention {OFF}"),
+    (keras_attention, {"sliding_window": 20}, "no sliding_window of its own, got 20"),
+    (keras_attention, {"dtype": "mixed_bfloat16"}, f"MultiHeadAttention {OFF}"),
+    (keras_attention, {"use_gate": True}, "expected 4 kernels"),
+    (keras_attention, {"output_shape": 5}, "size mismatch"),
+    (keras.layers.MultiHeadAttention, {"num_heads": 2, "key_dim": 3}, "4 kernels .* got \\[\\]"),
+    (x_attention, {"zero_init_output": True}, "can't be measured .*the same output for all"),
+    (x_attention, {"max_attend_past": 16}, "16 tokens don't show: {'max_attend_past': 16}"),
+    (x_attention, {"sparse_topk": 16, "flash": False}, "don't show: {'sparse_topk': 16}"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "message"), REFUSED)
+def test_another_function_is_refused(make: Any, options: dict[str, Any], message: str) -> None:
+    """With the weights that the library draws, in which differences are small."""
+    module = make(**options)
+    libraries = {"torch": convert.from_torch, "keras": convert.from_keras}
+    libraries |= {"gpt2": convert.from_gpt2, "llama": convert.from_llama, "bert": convert.from_bert}
+    libraries |= {"x_transformers": convert.from_x_transformers}
+    parts = type(module).__module__.split(".")
+    there = next(f for name, f in libraries.items() if name in parts)
+    with pytest.raises(ValueError, match=message):
+        there(module)
+
+
+# Every option of x-transformers is refused, without being known by name, or has no effect.
+
+X_REFUSED_FLAGS = (
+    "pre_talking_heads post_talking_heads pre_scale_post_talking_heads head_scale on_attn "
+    "gate_value_heads gate_values output_gate hard qk_norm qk_rmsnorm k_rmsnorm l2_distance "
+    "sigmoid gumbel_softmax selective cog_signed add_zero_kv head_learned_sink use_cope laser "
+    "data_dependent_alibi use_rel_proj_pos_bias softclamp_logits learned_value_residual_mix "
+    "orthog_projected_values orthog_projected_values_per_head qkv_receive_diff_residuals "
+    "use_latent_q use_latent_kv inverted_attention value_rmsnorm"
+)
+X_FLAGS = (
+    "sparse_topk_straight_through swiglu_values output_gate_headwise qk_norm_dim_scale causal "
+    "hybrid_learned_mix data_dependent_alibi_per_row cope_soft_onehot_pos cope_talking_heads "
+    "onnxable project_out"
+)
+X_NUMBERS = (
+    "gate_values_rank output_gate_rank qk_norm_groups qk_norm_scale gumbel_softmax_temp "
+    "hybrid_fold_axial_dim data_dependent_alibi_per_row_dim_head rel_proj_num_distance_basis "
+    "rel_proj_max_dist cope_max_pos logit_softclamp_value laser_softclamp_value dim_latent_q "
+    "dim_latent_kv output_proj_depth"
+)
+X_REFUSED = dict.fromkeys(X_REFUSED_FLAGS.split(), True)
+X_REFUSED |= {"sparse_topk": 2, "num_mem_kv": 3, "sublayer_dropout": 0.1, "max_attend_past": 0}
+X_REFUSED |= {"custom_attn_fn": functools.partial(torch.softmax, dim=-2), "dim_out": 5}
+X_REFUSED |= {"hybrid_module": nn.Linear(D, 24), "latent_rope_subheads": 2}
+X_NEEDS = {name: {"causal": True} for name in ("selective", "use_cope", "data_dependent_alibi")}
+X_NEEDS |= {"use_latent_q": {"dim_latent_q": 8}, "use_latent_kv": {"dim_latent_kv": 8}}
+X_WITHOUT_EFFECT = dict.fromkeys(X_FLAGS.split(), True) | dict.fromkeys(X_NUMBERS.split(), 3)
+X_WITHOUT_EFFECT |= {"gate_values_headwise": False, "low_rank_silu_gates": False}
+X_WITHOUT_EFFECT |= {"gumbel_softmax_hard": False, "flash_pack_seq": False, "rotate_num_heads": 3}
+X_WITHOUT_EFFECT |= {"hybrid_mask_kwarg": "mask", "data_dependent_alibi_kwargs": {}}
+X_WITHOUT_EFFECT |= {"attend_sdp_kwargs": {"enable_math": True}}
+X_TESTED = {"dim", "dim_head", "dim_context", "heads", "flash", "dropout", "one_kv_head"}
+X_TESTED |= {"kv_heads", "value_dim_head", "zero_init_output"}
+
+
+def test_every_option_is_in_one_of_the_lists() -> None:
+    known = X_REFUSED.keys() | X_WITHOUT_EFFECT.keys() | X_TESTED
+    assert set(inspect.signature(Attention).parameters) == known
+
+
+@pytest.mark.parametrize("option", X_REFUSED)
+def test_options_of_x_transformers_that_change_the_function(option: str) -> None:
+    options = {option: X_REFUSED[option], "flash": False} | X_NEEDS.get(option, {})
+    with pytest.raises(ValueError, match=f"Attention|size mismatch|{LESS}"):
+        convert.from_x_transformers(x_attention(**options))
+
+
+@pytest.mark.parametrize("option", X_WITHOUT_EFFECT)
+def test_options_of_x_transformers_without_effect(option: str) -> None:
+    theirs = x_attention(**{option: X_WITHOUT_EFFECT[option]}).eval()
+    ours, x = convert.from_x_transformers(theirs), torch.randn(BATCH, TOKENS, D)
+    assert_near(ours(x, causal=theirs.causal), theirs(x), FLOAT32)
+
+
+# What ours has and another library has not
+
+EVERYWHERE = ALiBi(bidirectional=True)
+OPTIONS = (
+    {"n_kv_heads": 2},
+    {"d_head": 5},
+    {"d_value": 5},
+    {"d_memory": 5},
+    {"position": EVERYWHERE},
+)
+
+
+@pytest.mark.parametrize(
+    ("back", "options", "message"),
+    [
+        *(
+            (back, options, f"needs {next(iter(options))}=.*, got")
+            for back in (convert.to_gpt2, convert.to_bert, convert.to_nanogpt)
+            for options in OPTIONS
+        ),
+        (convert.to_torch, {"n_kv_heads": 2}, "size mismatch for in_proj_weight"),
+        (convert.to_torch, {"d_head": 5}, "size mismatch for in_proj_weight"),
+        (convert.to_torch, {"position": EVERYWHERE}, f"MultiheadAttention {OFF}"),
+        (convert.to_llama, {"position": None}, r"Llama needs position=Rotary\(\), got None"),
+        (convert.to_llama, {"d_value": 5, "position": Rotary(), "d_head": 4}, "d_value=4, got 5"),
+        (convert.to_llama, {"position": Rotary(fraction=0.5), "d_head": 4}, "fraction=0.5"),
+        (convert.to_keras, {"n_kv_heads": 2}, "needs n_kv_heads=4, got 2"),
+        (convert.to_keras, {"position": EVERYWHERE}, "needs position=None"),
+        (convert.to_x_transformers, {"bias": "output"}, "has no biases, got output.bias"),
+        (convert.to_x_transformers, {"position": EVERYWHERE}, "needs position=None"),
+    ],
+)
+def test_our_attentions_that_do_not_fit(back: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        back(MultiHeadAttention(D, HEADS, **options))
+
+
+GPT2_LIKE = {"norm": "pre", "scaled": False, "position": "learned"}
+
+
+@pytest.mark.parametrize(
+    ("back", "options", "message"),
+    [
+        (convert.to_torch, {"norm": "none"}, "Missing key.*norm1"),
+        (convert.to_torch, {"residual_scale": 2.0}, OFF),
+        (convert.to_torch, {"activation": "swiglu"}, f"{LESS}feed_forward.gate"),
+        (convert.to_bert, {"norm": "pre"}, "needs norm_position='post', got 'pre'"),
+        (convert.to_bert, {"residual_scale": 2.0}, "needs scale=1.0, got 2.0"),
+        (convert.to_gpt2, {"norm": "pre", "norm_kind": "rms"}, "needs LayerNorm, got RMSNorm"),
+        (convert.to_gpt2, {"vocab_size": 9}, "needs norm='pre', got 'post'"),
+        (convert.to_gpt2, GPT2_LIKE | {"vocab_size": 9, "window": 4}, "needs window=None, got 4"),
+        (convert.to_nanogpt, GPT2_LIKE | {"vocab_size": 9}, "needs activation='gelu', got 'relu'"),
+        (convert.to_llama, {"vocab_size": 9}, "needs norm='pre', got 'post'"),
+    ],
+)
+def test_our_blocks_and_models_that_do_not_fit(
+    back: Any, options: dict[str, Any], message: str
+) -> None:
+    model = "vocab_size" in options
+    ours = LanguageModel(ModelConfig(**options)) if model else Block(D, HEADS, D, **options)
+    with pytest.raises(ValueError, match=message):
+        back(ours)
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        (Encoder(ModelConfig(9)), "needs scaled=False, got True"),
+        (LanguageModel(ModelConfig(9)), "needs causal=False, got True"),
+        (DecoderBlock(D, HEADS, D), f"{LESS}cross_attention"),
+    ],
+)
+def test_what_is_not_berts(ours: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convert.to_bert(ours)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half_split"])
+def test_either_rotary_layout(layout: Any) -> None:
+    position = Rotary(layout, ROPE["rope_theta"])
+    ours = MultiHeadAttention(16, HEADS, n_kv_heads=2, position=position)
+    theirs, x = llama_module("LlamaAttention").eval(), torch.randn(BATCH, TOKENS, 16)
+    theirs.load_state_dict(convert.to_llama(ours))
+    allowed = causal_mask(TOKENS).expand(BATCH, 1, TOKENS, TOKENS)
+    assert_near(ours(x, causal=True), peers.run_llama(theirs, allowed, x), FLOAT32)
+
+
+@pytest.mark.parametrize("bias", [False, "qkv", "output"])
+@pytest.mark.parametrize("name", ["torch encoder layer", "BERT attention", "GPT-2 attention"])
+def test_zeros_stand_where_ours_has_no_biases(name: str, bias: Any) -> None:
+    peer = PARTS[name]
+    ours = Block(D, HEADS, 11, bias=bias) if "layer" in name else None
+    ours = randomize(ours or MultiHeadAttention(D, HEADS, bias=bias)).eval()
+    theirs, x = peer.back(ours), torch.randn(BATCH, TOKENS, D)
+    if not isinstance(theirs, nn.Module):
+        state, theirs = theirs, peer.new().eval()
+        theirs.load_state_dict(theirs.state_dict() | state)
+    assert_near(peer.run(theirs, None, x), ours(x))
+
+
+def test_lists_of_keras_weights_and_bfloat16() -> None:
+    ours = MultiHeadAttention(D, HEADS, bias=True)
+    with torch.device("meta"):
+        again = convert.from_keras(convert.to_keras(ours))
+    assert_equal_states(again, ours)
+    halves = convert.to_keras(ours.bfloat16())
+    for half, whole in zip(halves, convert.to_keras(ours.float()), strict=True):
+        assert half.dtype == "float32"
+        assert (half == whole).all()
+
+
+@pytest.mark.parametrize("there", {peer.there for peer in PARTS.values()} - {peers.from_nanogpt})
+@pytest.mark.usefixtures("without_shape_checks")
+def test_other_classes_are_refused(there: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"expected .* got .*Linear"):
+        there(nn.Linear(2, 2))
+
+
+def test_nanogpts_causal_mask_is_not_a_parameter() -> None:
+    state = peers.CausalSelfAttention(bias=False).state_dict()
+    with_mask = convert.from_nanogpt(state | {"bias": torch.ones(1, 1, 8, 8).tril()}, HEADS)
+    assert with_mask.output.bias is None
+    with pytest.raises(ValueError, match=r"neither a c_attn.weight nor a transformer.wte"):
+        convert.from_nanogpt({"c_proj.weight": state["c_proj.weight"]}, HEADS)
+
+
+def test_far_positions_of_llama_3_are_compared() -> None:
+    sizes = {"head_dim": 16, "hidden_size": 64, "rope_parameters": LLAMA3}
+    theirs = llama_module("LlamaForCausalLM", **sizes)
+    assert convert.from_llama(theirs).blocks[0].attention.position.scaling.factor == 8
+    theirs.model.rotary_emb.inv_freq[-1] *= 1.001  # which 16 tokens do not show
+    with pytest.raises(ValueError, match="LlamaRotaryEmbedding has other frequencies"):
+        convert.from_llama(theirs)
