@@ -44,8 +44,8 @@ check: .venv/installed-tests
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
 
-studies: .venv/installed  ## make the records of studies that are stale (or ONLY="name …"), two rows at a time
-	@env -u TQDM_DISABLE $(BUILD) studies $(ONLY)
+studies: .venv/installed  ## make the records of studies that are stale (or ONLY="name …"); SAME_AS=commit keeps those whose code was only rewritten
+	@env -u TQDM_DISABLE $(BUILD) studies $(ONLY) $(if $(SAME_AS),--same-as $(SAME_AS))
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
 	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters

@@ -128,6 +128,25 @@ def test_record_of_other_code_is_stale_and_made_again(record):
     assert python(READ).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("new", "kept"),
+    [("for i in range(0, steps)", True), ("for i in range(1, steps + 1)", False)],
+    ids=["the same numbers", "other numbers"],
+)
+def test_rewritten_code_keeps_a_record_only_if_no_number_changed(new, kept, record):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *command], check=True)
+    rows = json.loads(record.read_text())["rows"]
+    edit(record.with_suffix(".py"), "for i in range(steps)", new)
+    assert "is stale" in python(READ).stderr
+    same = python(MAKE.replace("'studies'", "'studies', '--same-as', 'HEAD'"))
+    assert (same.returncode == 0) == kept, same.stderr
+    assert ("is stale" not in python(READ).stderr) == kept
+    assert kept or "other numbers than at HEAD: [['length', 'long', 0]" in same.stderr
+    assert json.loads(record.read_text())["rows"] == rows
+
+
 def test_replay_that_disagrees_is_an_error(record):
     """The numbers hang on something that the code's hash can't see."""
     other = "import random; from attnbook.book import studies\n"

@@ -35,6 +35,7 @@ from attnbook.book.studies import (
     StudyError,
     checked_record,
     differences,
+    keep_records,
     make_records,
     record_path,
 )
@@ -465,6 +466,7 @@ def main(arguments: list[str] | None = None) -> int:
     writing.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     recording = commands.add_parser("studies", help="make the records that are stale")
     recording.add_argument("only", nargs="*", metavar="STUDY", help="these, stale or not")
+    recording.add_argument("--same-as", metavar="COMMIT", help="keep records if no number changed")
     repeating = commands.add_parser("claims", help="re-run under other seeds")
     repeating.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     repeating.add_argument("--seeds", type=int, default=3)
@@ -476,6 +478,8 @@ def main(arguments: list[str] | None = None) -> int:
             render()
         elif options.command == "chapters":
             write_chapters(options.only)
+        elif options.command == "studies" and options.same_as:
+            keep_records(options.same_as)
         elif options.command == "studies":
             make_records(options.only)
         else:

@@ -14,6 +14,9 @@ import json
 import math
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -299,6 +302,78 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
         raise StudyError("\n".join(errors))
 
 
+FIRST_ROWS = """
+import json, sys
+from attnbook.book.studies import _run_all, wanted
+jobs = {}
+for name in sys.argv[1:]:
+    for case, seed in wanted(name):
+        jobs.setdefault((name, case), (name, case, seed))
+rows = []
+for job, row in _run_all(list(jobs.values())):
+    if isinstance(row, Exception):
+        raise row
+    rows.append([*job, row["numbers"]])
+print(json.dumps(sorted(rows, key=str)))
+"""
+
+
+def keep_records(commit: str) -> None:
+    """Keep stale records whose code was rewritten since ``commit`` without changing a number.
+
+    The first row of each case is run twice here, by the code of that commit and by today's. If all
+    are the same to the last bit, the record stands, under today's code.
+
+    Raises:
+        StudyError: if a record is not of that commit's code, or a number differs.
+    """
+    root = Path()
+    stale = [n for n in names(root) if _stale(root, n)]
+    if not stale:
+        print("All studies are up to date")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "--detach", old, commit], check=True)
+        try:
+            for name in stale:
+                checked_record(old, name, record_path(name))
+            before = _first_rows(old, stale)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", old], check=True)
+    after = _first_rows(root.resolve(), stale)
+    if off := [a[:3] for a, b in zip(before, after, strict=True) if a != b]:
+        raise StudyError(f"other numbers than at {commit}: {off}; run: make studies")
+    for name in stale:
+        record = json.loads(record_path(name).read_text(encoding="utf-8"))
+        if [(row["case"], row["seed"]) for row in record["rows"]] != wanted(name):
+            raise StudyError(f"study {name} has other cases or seeds now; run: make studies")
+        record["code"] = study_code(root, name)
+        _write_record(name, record)
+        print(f"{name}: the same numbers, record kept", flush=True)
+
+
+def _stale(root: Path, name: str) -> bool:
+    try:
+        checked_record(root, name, record_path(name))
+    except StudyError:
+        return True
+    return False
+
+
+def _first_rows(root: Path, names: list[str]) -> list[list[Any]]:
+    print(f"The first row of each case, in {root}", flush=True)
+    result = subprocess.run(
+        [sys.executable, "-c", FIRST_ROWS, *names],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    rows: list[list[Any]] = json.loads(result.stdout)
+    return rows
+
+
 def _partial(name: str) -> Path:
     return PARTIAL / str(shift()) / f"{name}.rows.json"
 
@@ -329,12 +404,16 @@ def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> No
         "code": code,
         "rows": rows,
     }
+    _write_record(name, record)
+    _partial(name).unlink(missing_ok=True)
+
+
+def _write_record(name: str, record: dict[str, Any]) -> None:
     record["digest"] = _digest(record)
     # A row a line: what changes is seen in a diff.
     head, tail = json.dumps(record | {"rows": ["ROWS"]}, indent=1).split('"ROWS"')
     lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
     write_whole(record_path(name), f"{head}{lines}{tail}\n")
-    _partial(name).unlink(missing_ok=True)
 
 
 def _run_all(
