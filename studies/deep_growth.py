@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnbook import initialize
-from attnbook.blocks import EncoderBlock, Residual
-from attnbook.transformer import deepnorm_constants
+from attnbook.blocks import Block, Residual
+from attnbook.initialization import deepnorm_constants
 
 D, T = 64, 32  # width, tokens
 DEPTHS = [2, 4, 6, 12, 24, 48]
@@ -28,7 +28,7 @@ def stack(n, scheme, norm="pre", seed=0, width=D):
     with torch.device("meta"):  # sizes only; numbers are drawn below, once
         blocks = nn.Sequential(
             *[
-                EncoderBlock(
+                Block(
                     width,
                     width // 16,
                     4 * width,
@@ -45,7 +45,7 @@ def stack(n, scheme, norm="pre", seed=0, width=D):
 def draw(model, scheme, d):
     name, _, change = scheme.partition(" ")
     initialize(model, name)
-    blocks = [b for b in model.modules() if isinstance(b, EncoderBlock)]
+    blocks = [b for b in model.modules() if isinstance(b, Block)]
     if name == "gpt2":  # 0.02 belongs to width 768
         for matrix in (p for p in model.parameters() if p.dim() > 1):
             matrix *= math.sqrt(768 / d)

@@ -5,7 +5,7 @@ Shapes are written in the types, with one vocabulary for the whole package:
 ============  =============================================================
 ``batch``     independent sequences
 ``tokens``    positions of one sequence (self-attention)
-``queries``   positions that ask; ``keys``: positions that are asked
+``queries``   positions that attend; ``keys``: positions attended to
 ``heads``     attention heads, ``d_head`` numbers each
 ``d_model``   width of a token's vector between the layers
 ``vocab``     number of different tokens
@@ -18,64 +18,70 @@ A mask is boolean and ``True`` means *may attend*, as in
 ``torch.nn.functional.scaled_dot_product_attention``.
 """
 
-from attnbook.attention import (
-    KeyValueCache,
-    MultiHeadAttention,
-    attention_logits,
-    attention_weights,
-    scaled_dot_product_attention,
-)
-from attnbook.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
-from attnbook.draw import DRAWS, draw_
-from attnbook.embedding import TokenEmbedding
-from attnbook.initialization import SCHEMES, initialize
-from attnbook.masks import (
-    causal_mask,
-    combine_masks,
-    padding_mask,
-    sliding_window_mask,
-    token_mask,
-)
-from attnbook.packed import PackedAttention, pack, unpack
-from attnbook.position import (
-    ALiBi,
-    LearnedPositions,
-    Rotary,
-    SinusoidalPositions,
-    alibi_bias,
-    alibi_slopes,
-    convert_rotary_weight,
-    sinusoidal_positions,
-)
-from attnbook.probes import Probe
-from attnbook.tables import Table
-from attnbook.transformer import (
-    Encoder,
-    LanguageModel,
-    ModelConfig,
-    Transformer,
-    TransformerConfig,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from attnbook import convert
+    from attnbook.attention import (
+        KeyValueCache,
+        MultiHeadAttention,
+        attention_logits,
+        attention_weights,
+        scaled_dot_product_attention,
+    )
+    from attnbook.blocks import Block, FeedForward, Residual
+    from attnbook.embedding import TokenEmbedding
+    from attnbook.encoder_decoder import (
+        DecoderBlock,
+        DecoderCache,
+        Transformer,
+        TransformerConfig,
+    )
+    from attnbook.initialization import DRAWS, SCHEMES, draw_, initialize
+    from attnbook.masks import (
+        causal_mask,
+        combine_masks,
+        padding_mask,
+        sliding_window_mask,
+        token_mask,
+    )
+    from attnbook.models import Encoder, LanguageModel, ModelConfig, sample
+    from attnbook.positions import (
+        ALiBi,
+        LearnedPositions,
+        Position,
+        Rotary,
+        RotaryScaling,
+        SinusoidalPositions,
+        alibi_bias,
+        alibi_slopes,
+        convert_rotary_weight,
+        sinusoidal_positions,
+    )
+    from attnbook.probes import Probe, Table
+
+__version__ = "0.2.0"
 
 __all__ = [
     "DRAWS",
     "SCHEMES",
     "ALiBi",
+    "Block",
     "DecoderBlock",
     "DecoderCache",
     "Encoder",
-    "EncoderBlock",
     "FeedForward",
     "KeyValueCache",
     "LanguageModel",
     "LearnedPositions",
     "ModelConfig",
     "MultiHeadAttention",
-    "PackedAttention",
+    "Position",
     "Probe",
+    "Residual",
     "Rotary",
+    "RotaryScaling",
     "SinusoidalPositions",
     "Table",
     "TokenEmbedding",
@@ -87,14 +93,35 @@ __all__ = [
     "attention_weights",
     "causal_mask",
     "combine_masks",
+    "convert",
     "convert_rotary_weight",
     "draw_",
     "initialize",
-    "pack",
     "padding_mask",
+    "sample",
     "scaled_dot_product_attention",
     "sinusoidal_positions",
     "sliding_window_mask",
     "token_mask",
-    "unpack",
 ]
+
+_HOMES = (
+    *("masks", "positions", "initialization", "embedding", "attention", "blocks", "models"),
+    *("encoder_decoder", "probes"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and no more: attnbook.backprop does without torch."""
+    if name == "convert":
+        return importlib.import_module("attnbook.convert")
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(f"attnbook.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'attnbook' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,27 +1,15 @@
 """Scaled dot-product attention: the mathematics as functions, the parameters in one module."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal, overload
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import (
-    check_boolean,
-    check_count,
-    check_dropout,
-    check_finite,
-    check_flags,
-    check_floating,
-    check_kind,
-    check_sizes,
-)
-from attnbook.draw import draw_
+from attnbook.initialization import draw_
 from attnbook.masks import causal_mask, combine_masks
-from attnbook.position import ALiBi, Rotary
+from attnbook.positions import Position
 
 ProjectionBias = bool | Literal["qkv", "output"]
 
@@ -37,13 +25,9 @@ def attention_logits(
     .. math:: S = \text{scale} \cdot Q K^\top, \qquad S_{ij} = \text{scale}\; q_i \cdot k_j
 
     Args:
-        query: one row for each position that asks.
-        key: one row for each position that is asked.
+        query: one row for each query.
+        key: one row for each key.
         scale: factor on the dot products; 1/sqrt(d_head) if not given.
-
-    Raises:
-        TypeError: if query and key are not floating-point tensors of one type.
-        ValueError: if the widths or the leading dimensions of query and key differ.
 
     Source: Vaswani et al. 2017, eq. 1.
 
@@ -52,8 +36,6 @@ def attention_logits(
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    _check_types(query=query, key=key)
-    _check_shapes(query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     # In the order that keeps numbers small: float16 ends at 65,504.
     return (query * scale) @ key.mT if abs(scale) < 1 else (query @ key.mT) * scale
@@ -67,15 +49,11 @@ def attention_weights(
     .. math:: A_{ij} = \frac{M_{ij}\, e^{S_{ij}}}{\sum_l M_{il}\, e^{S_{il}}}
 
     Every row sums to one. A query that may attend to nothing gets a row of zeros, with gradients
-    that are zero and not NaN. (So says the mask; a row of logits that are all −inf gives NaN.)
+    that are zero and not NaN.
 
     Args:
         logits: from :func:`attention_logits`.
         mask: ``True`` = may attend; anything that broadcasts to the shape of ``logits``.
-
-    Raises:
-        TypeError: if the logits are not of floating type or the mask is not boolean.
-        ValueError: if the mask does not broadcast to the shape of ``logits``.
 
     Source: Vaswani et al. 2017, eq. 1 and section 3.2.3.
 
@@ -83,11 +61,8 @@ def attention_weights(
         >>> attention_weights(torch.zeros(1, 4), torch.tensor([True, True, False, False]))
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
-    _check_types(logits=logits)
     if mask is None:
         return logits.softmax(dim=-1)
-    check_boolean(mask)
-    _check_broadcast("mask", mask, logits.shape)
     # A row without any allowed key is computed from zeros, so that its softmax and its gradient
     # stay finite; its weights are set to zero afterwards.
     some = mask.any(dim=-1, keepdim=True)
@@ -95,32 +70,6 @@ def attention_weights(
     return torch.where(mask, logits, filler).softmax(dim=-1).masked_fill(~some, 0.0)
 
 
-@overload
-def scaled_dot_product_attention(
-    query: Float[Tensor, "... queries d_head"],
-    key: Float[Tensor, "... keys d_head"],
-    value: Float[Tensor, "... keys d_value"],
-    mask: Bool[Tensor, "..."] | None = None,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    dropout: float = 0.0,
-    return_weights: Literal[False] = False,
-) -> Float[Tensor, "... queries d_value"]: ...
-@overload
-def scaled_dot_product_attention(
-    query: Float[Tensor, "... queries d_head"],
-    key: Float[Tensor, "... keys d_head"],
-    value: Float[Tensor, "... keys d_value"],
-    mask: Bool[Tensor, "..."] | None = None,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    dropout: float = 0.0,
-    return_weights: Literal[True],
-) -> tuple[Float[Tensor, "... queries d_value"], Float[Tensor, "... queries keys"]]: ...
 def scaled_dot_product_attention(
     query: Float[Tensor, "... queries d_head"],
     key: Float[Tensor, "... keys d_head"],
@@ -132,24 +81,18 @@ def scaled_dot_product_attention(
     bias: Float[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
-) -> (
-    Float[Tensor, "... queries d_value"]
-    | tuple[Float[Tensor, "... queries d_value"], Float[Tensor, "... queries keys"]]
-):
+) -> Any:
     r"""Each query's weighted mean of the values.
 
     .. math:: O = A V, \qquad A = \operatorname{softmax}(\text{scale} \cdot Q K^\top + B)
 
-    Asked for the weights, it computes them step by step, as written here: that is the definition.
-    Otherwise torch's fused kernel computes the same without keeping them. Tests hold the two
-    together. (The kernel may have no second derivatives and none in forward mode, where the
-    definition has them; and without a mask torch's kernel for CPUs makes zeros of a query that is
-    NaN, where the definition stays NaN.)
+    With ``return_weights`` it is computed step by step, as written here: that is the definition.
+    Otherwise torch's fused kernel computes the same without keeping the weights. Tests hold the
+    two together. (The kernel may have no second derivatives; the definition has them.)
 
-    The leading dimensions of the three are the same, with one exception: the last of them, the
-    heads, may be fewer in ``key`` and ``value``. Then each of their heads serves a group of
-    neighbouring query heads (grouped-query attention): query head :math:`h` of :math:`H` asks key
-    head :math:`\lfloor h\,H_\text{kv} / H \rfloor`.
+    The heads, the last of the leading dimensions, may be fewer in ``key`` and ``value``. Then each
+    of their heads serves a group of neighbouring query heads (grouped-query attention): query head
+    :math:`h` of :math:`H` attends to key head :math:`\lfloor h\,H_\text{kv} / H \rfloor`.
 
     Args:
         query: (…, queries, d_head).
@@ -159,15 +102,17 @@ def scaled_dot_product_attention(
         causal: also forbid looking ahead (:func:`attnbook.masks.causal_mask`).
         scale: factor on the dot products; 1/sqrt(d_head) if not given.
         bias: added to the logits, :math:`B`; broadcasts as the mask does. Where it is −inf, a query
-            may not attend, as where the mask is ``False``.
+            may not attend.
         dropout: probability with which a weight is dropped, now: pass 0 when evaluating.
-        return_weights: return ``(output, weights)``; the weights are those after dropout.
+        return_weights: return the weights, too, those after dropout.
+
+    Returns:
+        The output, (…, queries, d_value); with ``return_weights`` also the weights, (…, queries,
+        keys).
 
     Raises:
-        TypeError: if query, key, value and bias are not floating-point tensors of one type, or the
-            mask is not boolean, or ``causal`` is neither ``True`` nor ``False``.
-        ValueError: if widths, leading dimensions, numbers of keys, or the shape of mask or bias do
-            not fit, ``dropout`` is not in [0, 1), or ``scale`` is not finite.
+        TypeError: if the mask is not boolean.
+        ValueError: if there are not as many values as keys, or, causal, fewer keys than queries.
 
     Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023, section 2.2, for the groups.
 
@@ -177,66 +122,86 @@ def scaled_dot_product_attention(
         >>> output.shape, weights.shape
         (torch.Size([5, 3]), torch.Size([5, 7]))
     """
-    _check_types(query=query, key=key, value=value)
-    group = _check_shapes(query, key, value)
-    check_flags(causal=causal)
-    check_dropout(dropout)
-    if scale is not None:
-        check_finite(scale=scale)
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
-    logits_shape = (*query.shape[:-1], n_keys)
-    if mask is not None:
-        check_boolean(mask)
-        _check_broadcast("mask", mask, logits_shape)
-    if bias is not None:
-        _check_types(query=query, bias=bias)
-        _check_broadcast("bias", bias, logits_shape)
-
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"there are {key.shape[-2]} keys but {value.shape[-2]} values")
     if return_weights:
-        if group > 1:
-            key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
-        ahead = causal_mask(n_queries, n_keys, device=query.device) if causal else None
-        logits, allowed = attention_logits(query, key, scale=scale), combine_masks(mask, ahead)
-        if bias is not None:
-            logits, allowed = logits + bias, combine_masks(allowed, bias != -torch.inf)
-        weights = F.dropout(attention_weights(logits, allowed), dropout)
-        return weights @ value, weights
+        return _by_definition(query, key, value, mask, bias, causal, scale, dropout)
+    return _by_kernel(query, key, value, mask, bias, causal, scale, dropout)
 
-    # The kernel's own causal mask spares half of the work. It is aligned to the start, which is
-    # the same for as many queries as keys, and it is scaled with the logits, so a scale of 0 or
-    # less would spoil it. A single query at the end sees everything.
-    by_kernel = False
-    alone = mask is None and bias is None and (scale is None or scale > 0)
-    if causal and alone and n_queries == n_keys:
-        by_kernel = True
-    elif causal and (n_queries != 1 or n_keys == 0):
-        mask = combine_masks(mask, causal_mask(n_queries, n_keys, device=query.device))
-    forbidden: Tensor | None = mask
+
+def _by_definition(
+    query: Float[Tensor, "... queries d_head"],
+    key: Float[Tensor, "... keys d_head"],
+    value: Float[Tensor, "... keys d_value"],
+    mask: Bool[Tensor, "..."] | None,
+    bias: Float[Tensor, "..."] | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+) -> tuple[Float[Tensor, "... queries d_value"], Float[Tensor, "... queries keys"]]:
+    if (group := _group(query, key)) > 1:
+        key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
+    if causal:
+        mask = combine_masks(mask, causal_mask(query.shape[-2], key.shape[-2], device=query.device))
+    logits = attention_logits(query, key, scale=scale)  # (…, queries, keys)
     if bias is not None:
-        forbidden = bias if mask is None else torch.where(mask, bias, -torch.inf)
-    if forbidden is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
-        forbidden = forbidden[(None,) * (query.dim() - forbidden.dim())]
+        logits, mask = logits + bias, combine_masks(mask, bias != -torch.inf)
+    weights = F.dropout(attention_weights(logits, combine_masks(mask)), dropout)
+    return weights @ value, weights
+
+
+def _by_kernel(
+    query: Float[Tensor, "... queries d_head"],
+    key: Float[Tensor, "... keys d_head"],
+    value: Float[Tensor, "... keys d_value"],
+    mask: Bool[Tensor, "..."] | None,
+    bias: Float[Tensor, "..."] | None,
+    causal: bool,
+    scale: float | None,
+    dropout: float,
+) -> Float[Tensor, "... queries d_value"]:
+    n_queries, n_keys = query.shape[-2], key.shape[-2]
+    # The kernel's own causal mask saves half of the work. It is aligned to the start, which is the
+    # same for as many queries as keys, and scaled with the logits, which needs a scale above 0.
+    by_kernel, plain = False, mask is None and bias is None and (scale is None or scale > 0)
+    if causal and plain and n_queries == n_keys:
+        by_kernel = True
+    elif causal and (n_queries != 1 or n_keys == 0):  # one at the end sees all
+        mask = combine_masks(mask, causal_mask(n_queries, n_keys, device=query.device))
+    # Branches, not comparisons: what is compiled or traced has sizes that are not numbers.
+    grouped = True if _group(query, key) > 1 else False  # noqa: SIM210
+    added: Tensor | None = combine_masks(mask)
+    if bias is not None:
+        bias = bias.to(query.dtype)  # under autocast the bias may be the wider one
+        added = bias if mask is None else torch.where(mask, bias, -torch.inf)
+    if added is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
+        added = added[(None,) * (query.dim() - added.dim())]
     return F.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=forbidden,
+        attn_mask=added,
         is_causal=by_kernel,
         dropout_p=dropout,
         scale=scale,
-        enable_gqa=group > 1,
+        enable_gqa=grouped,
     )
+
+
+def _group(query: Tensor, key: Tensor) -> int:
+    """How many query heads share a key head."""
+    return query.shape[-3] // key.shape[-3] if query.dim() > 2 and key.shape[-3] else 1
 
 
 class KeyValueCache:
     """Keys and values of the tokens that an attention has already seen.
 
     Decoding one token after another, a model computes the keys and values of the new token alone
-    and finds those before it here. Make one for each attention and each run, and pass it to
-    :class:`MultiHeadAttention` at every step. ``key`` and ``value`` have the shapes (batch,
-    kv_heads, keys, d_head) and (batch, kv_heads, keys, d_value), and are ``None`` while the cache
-    is empty. What was computed without gradients stays without: to the later steps it is a
-    constant. (With activation checkpointing, which runs each step twice, use no cache.)
+    and finds those before it here. Make one for each attention and each run. In cross-attention it
+    holds the memory's keys and values after the first call, and belongs to that memory.
+
+    ``key`` and ``value`` have the shapes (batch, kv_heads, keys, d_head) and (batch, kv_heads,
+    keys, d_value), and are ``None`` while the cache is empty.
 
     Source: Shazeer 2019, section 2.4: incremental attention.
 
@@ -253,105 +218,40 @@ class KeyValueCache:
     def __init__(self) -> None:
         self.key: Float[Tensor, "batch kv_heads keys d_head"] | None = None
         self.value: Float[Tensor, "batch kv_heads keys d_value"] | None = None
-        self.memory: Float[Tensor, "batch keys d_memory"] | None = None
-        """In cross-attention, the memory that the keys and values were computed from."""
 
     def __len__(self) -> int:
         """Number of tokens in the cache."""
         return 0 if self.key is None else self.key.shape[-2]
 
-    def with_new(
+    def append(
         self,
         key: Float[Tensor, "batch kv_heads new d_head"],
         value: Float[Tensor, "batch kv_heads new d_value"],
     ) -> tuple[
         Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
     ]:
-        """All keys and values, the new tokens' among them; the cache stays as it is.
-
-        Raises:
-            TypeError: if they are of another type than what the cache holds.
-            ValueError: if batch, heads or widths are not those of what the cache holds.
-
-        Example:
-            >>> cache, new = KeyValueCache(), torch.randn(1, 2, 3, 4)
-            >>> cache.keep(*cache.with_new(new, new))
-            >>> key, value = cache.with_new(new, new)
-            >>> len(cache), key.shape
-            (3, torch.Size([1, 2, 6, 4]))
-        """
+        """Add the new tokens' keys and values; return all."""
         if self.key is not None and self.value is not None:
-            for name, held, new in (("keys", self.key, key), ("values", self.value, value)):
-                if held.dtype != new.dtype:
-                    raise TypeError(
-                        f"the cache holds {name} of {held.dtype}, the new are {new.dtype}"
-                    )
-                if (*held.shape[:2], held.shape[3]) != (*new.shape[:2], new.shape[3]):
-                    raise ValueError(
-                        f"the cache holds {name} of shape (batch, heads, tokens, width) = "
-                        f"{tuple(held.shape)}, the new ones have {tuple(new.shape)}"
-                    )
             key = torch.cat([self.key, key], dim=-2)
             value = torch.cat([self.value, value], dim=-2)
+        self.key, self.value = key, value
         return key, value
 
     def cut(self, n_tokens: int) -> None:
-        """Forget all tokens after the first ``n_tokens``, those of a memory too.
-
-        Raises:
-            ValueError: if ``n_tokens`` is negative or no integer.
-        """
-        check_count("n_tokens", n_tokens)
+        """Forget all tokens after the first ``n_tokens``."""
         if n_tokens == 0:
-            self.key = self.value = self.memory = None
-        elif self.key is not None and self.value is not None and n_tokens < len(self):
+            self.key = self.value = None
+        elif self.key is not None and self.value is not None:
             self.key, self.value = self.key[:, :, :n_tokens], self.value[:, :, :n_tokens]
-            self.memory = None if self.memory is None else self.memory[:, :n_tokens]
 
-    def keep(
-        self,
-        key: Float[Tensor, "batch kv_heads keys d_head"],
-        value: Float[Tensor, "batch kv_heads keys d_value"],
-        memory: Float[Tensor, "batch keys d_memory"] | None = None,
-    ) -> None:
-        """Replace what is held.
-
-        Raises:
-            ValueError: if keys and values have no four dimensions, or other ones but for the width.
-        """
-        if key.dim() != 4 or key.shape[:3] != value.shape[:3]:
-            raise ValueError(
-                "keys and values need the same batch, heads and tokens, (batch, heads, tokens, "
-                f"width), got {tuple(key.shape)} and {tuple(value.shape)}"
-            )
-        self.key, self.value, self.memory = key, value, memory
+    def reorder(self, index: Integer[Tensor, "new_batch"]) -> None:
+        """Keep these sequences of the batch, in this order: what beam search does at each step."""
+        if self.key is not None and self.value is not None:
+            self.key, self.value = self.key[index], self.value[index]
 
     def __repr__(self) -> str:
         """Number of tokens, for ``print``."""
         return f"KeyValueCache({len(self)} tokens)"
-
-
-@contextmanager
-def restored_on_error(caches: Iterable[KeyValueCache]) -> Iterator[None]:
-    """If anything inside raises, what it added to these caches is forgotten.
-
-    Example:
-        >>> cache = KeyValueCache()
-        >>> with restored_on_error([cache]):
-        ...     _ = MultiHeadAttention(8, 2)(torch.randn(1, 3, 8), cache=cache)
-        ...     raise ValueError("something else")
-        Traceback (most recent call last):
-        ValueError: something else
-        >>> cache
-        KeyValueCache(0 tokens)
-    """
-    held = [(cache, len(cache)) for cache in caches]  # no tensor, which would live on
-    try:
-        yield
-    except BaseException:
-        for cache, length in held:
-            cache.cut(length)
-        raise
 
 
 class MultiHeadAttention(nn.Module):
@@ -361,7 +261,7 @@ class MultiHeadAttention(nn.Module):
         \text{head}_h = \operatorname{attention}(X W_Q^h,\; Y W_K^h,\; Y W_V^h), \qquad
         \operatorname{MHA}(X, Y) = [\text{head}_1; \dots; \text{head}_H]\, W_O
 
-    with the memory :math:`Y = X` in self-attention. The matrices of all heads lie side by side in
+    with the memory :math:`Y = X` in self-attention. The matrices of all heads are side by side in
     one ``nn.Linear``: head :math:`h` owns the outputs :math:`h\,d_\text{head} \dots
     (h{+}1)\,d_\text{head}{-}1` of ``query`` and ``key``, and likewise :math:`d_\text{value}`
     outputs of ``value`` and inputs of ``output``. No head shares a number with another, unless
@@ -387,22 +287,21 @@ class MultiHeadAttention(nn.Module):
         d_memory: width of the memory in cross-attention; ``d_model`` if not given.
         bias: add a bias to all four projections, to none, to ``"qkv"`` or to ``"output"`` alone.
         dropout: probability with which an attention weight is dropped in training.
-        position: :class:`attnbook.position.Rotary`, :class:`attnbook.position.ALiBi` or none.
+        position: :class:`attnbook.positions.Rotary`, :class:`attnbook.positions.ALiBi`, a
+            :class:`attnbook.positions.Position` of your own, or none.
 
     The sizes, ``dropout`` and ``position`` are attributes under these names. The matrices start as
     Glorot-uniform, each of the four counted as one matrix, the biases as zeros.
 
     Raises:
-        ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given,
-            ``n_kv_heads`` does not divide ``n_heads``, a size is not positive, ``dropout`` is not
-            in [0, 1), ``bias`` is none of the four, or positions meet a memory of another width,
-            or rotary ones an odd ``d_head``.
-        TypeError: if ``position`` is none of the three.
+        ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given, or
+            ``n_kv_heads`` does not divide ``n_heads``.
 
     Source: Vaswani et al. 2017, section 3.2.2; Shazeer 2019 (multi-query), section 3;
     Ainslie et al. 2023 (grouped-query), section 2.2.
 
     Example:
+        >>> from attnbook import Rotary
         >>> attention = MultiHeadAttention(64, 4, n_kv_heads=2, position=Rotary())
         >>> x = torch.randn(2, 10, 64)
         >>> output, weights = attention(x, causal=True, return_weights=True)
@@ -421,167 +320,102 @@ class MultiHeadAttention(nn.Module):
         d_memory: int | None = None,
         bias: ProjectionBias = False,
         dropout: float = 0.0,
-        position: Rotary | ALiBi | None = None,
+        position: Position | None = None,
     ) -> None:
         super().__init__()
-        check_dropout(dropout)
-        if position is not None and not isinstance(position, Rotary | ALiBi):
-            raise TypeError(f"position must be a Rotary(), an ALiBi() or None, got {position!r}")
-        check_sizes(d_model=d_model, n_heads=n_heads)
-        if d_head is None:
-            if d_model % n_heads:
-                raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
-            d_head = d_model // n_heads
+        if d_head is None and d_model % n_heads:
+            raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        d_value = d_head if d_value is None else d_value
-        d_memory = d_model if d_memory is None else d_memory
-        check_sizes(n_kv_heads=n_kv_heads, d_head=d_head, d_value=d_value, d_memory=d_memory)
         if n_heads % n_kv_heads:
             raise ValueError(
                 f"n_kv_heads must divide n_heads, got {n_kv_heads} key heads for {n_heads} heads"
             )
         if bias not in (True, False, "qkv", "output"):
             raise ValueError(f"bias must be True, False, 'qkv' or 'output', got {bias!r}")
-        if position is not None and d_memory != d_model:
-            raise ValueError(
-                f"{position} compares positions within one sequence: no memory of width {d_memory} "
-                f"is possible"
-            )
-        if isinstance(position, Rotary) and d_head % 2:
-            raise ValueError(f"rotary positions turn pairs: d_head must be even, got {d_head}")
-        self.d_model, self.d_memory = d_model, d_memory
+        self.d_model = d_model
+        self.d_memory = d_model if d_memory is None else d_memory
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.d_head, self.d_value = d_head, d_value
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.d_value = self.d_head if d_value is None else d_value
         self.dropout = dropout
         self.position = position
         inner, outer = bias in (True, "qkv"), bias in (True, "output")
-        self.query = nn.Linear(d_model, n_heads * d_head, bias=inner)
-        self.key = nn.Linear(d_memory, n_kv_heads * d_head, bias=inner)
-        self.value = nn.Linear(d_memory, n_kv_heads * d_value, bias=inner)
-        self.output = nn.Linear(n_heads * d_value, d_model, bias=outer)
+        self.query = nn.Linear(d_model, n_heads * self.d_head, bias=inner)
+        self.key = nn.Linear(self.d_memory, n_kv_heads * self.d_head, bias=inner)
+        self.value = nn.Linear(self.d_memory, n_kv_heads * self.d_value, bias=inner)
+        self.output = nn.Linear(n_heads * self.d_value, d_model, bias=outer)
         for linear in (self.query, self.key, self.value, self.output):
             draw_(linear.weight, "glorot", fan_in=linear.in_features, fan_out=linear.out_features)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    @overload
     def forward(
         self,
         x: Float[Tensor, "batch queries d_model"],
         memory: Float[Tensor, "batch keys d_memory"] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
         *,
+        bias: Float[Tensor, "..."] | None = None,
         causal: bool = False,
-        cache: KeyValueCache | None = None,
-        return_weights: Literal[False] = False,
-    ) -> Float[Tensor, "batch queries d_model"]: ...
-    @overload
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        memory: Float[Tensor, "batch keys d_memory"] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-        *,
-        causal: bool = False,
-        cache: KeyValueCache | None = None,
-        return_weights: Literal[True],
-    ) -> tuple[
-        Float[Tensor, "batch queries d_model"], Float[Tensor, "batch heads queries keys"]
-    ]: ...
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        memory: Float[Tensor, "batch keys d_memory"] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-        *,
-        causal: bool = False,
+        positions: Integer[Tensor, "*batch keys"] | None = None,
         cache: KeyValueCache | None = None,
         return_weights: bool = False,
-    ) -> (
-        Float[Tensor, "batch queries d_model"]
-        | tuple[Float[Tensor, "batch queries d_model"], Float[Tensor, "batch heads queries keys"]]
-    ):
+    ) -> Any:
         """Attend from ``x`` to ``memory``, or to ``x`` itself.
 
         Args:
-            x: the tokens that ask.
-            memory: the tokens that are asked (cross-attention); ``x`` if not given.
+            x: the tokens that attend.
+            memory: the tokens that are attended to (cross-attention); ``x`` if not given.
             mask: ``True`` = may attend; broadcasts to (batch, heads, queries, keys), the keys in
                 the cache among them. One mask for each sequence is ``mask[:, None]``; one of its
-                tokens, (batch, keys), is ``mask[:, None, None]``: as it is, it would be read as
-                (queries, keys). What is masked must be finite all the same: 0 · NaN is NaN. Where
-                a query may attend to nothing, its heads are zeros, and the output is the bias of
-                ``output``, if there is one.
+                tokens, (batch, keys), is ``mask[:, None, None]``. Where a query may attend to
+                nothing, its heads are zeros.
+            bias: added to the logits; broadcasts as the mask does.
             causal: also forbid looking ahead; with more keys than queries the last query sees
-                every key, with fewer it raises.
+                every key.
+            positions: of all keys, the cached ones too; 0, 1, 2, … if not given.
             cache: in self-attention, ``x`` are the tokens after those in the cache, and are added
-                to it; a call that raises leaves it as it was. Several at a time still need
-                ``causal=True``. In cross-attention the cache keeps the keys and values of the
-                memory: later steps with the same memory, or an equal one, do not compute them
-                again. Not noticed: a memory that was changed in place meanwhile, or an attention
-                of the same sizes and other weights.
-            return_weights: return ``(output, weights)``, the weights of each head, in training
-                after dropout.
+                to it. In cross-attention it keeps the memory's keys and values after the first
+                call.
+            return_weights: return the weights of each head, too, in training after dropout.
+
+        Returns:
+            The output, (batch, queries, d_model); with ``return_weights`` also the weights,
+            (batch, heads, queries, keys).
 
         Raises:
-            TypeError: if ``x`` or ``memory`` is not of the weights' floating type (except under
-                ``torch.autocast``), the cache is of another one or no cache, or the mask is not
-                boolean.
-            ValueError: if the shape of ``x``, ``memory`` or the mask does not fit; the cache is of
-                another batch, of other sizes or of another memory; positions meet a memory; or
-                causal ALiBi is used without ``causal``.
+            ValueError: if positions meet a memory, or causal ALiBi is used without ``causal``.
         """
-        self._check_tokens("x", x, self.d_model)
-        if memory is not None:
-            self._check_tokens("memory", memory, self.d_memory)
-            if memory.shape[0] != x.shape[0]:
-                raise ValueError(f"x has a batch of {len(x)} but memory of {len(memory)}")
+        q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
+        k = v = None
+        if memory is not None and cache is not None:
+            k, v = cache.key, cache.value  # the memory's, after the first call
+        if k is None or v is None:
+            attended = x if memory is None else memory
+            k = self._split(self.key(attended), self.n_kv_heads)  # (batch, kv_heads, keys, d_head)
+            v = self._split(self.value(attended), self.n_kv_heads)
             if self.position is not None:
-                raise ValueError(
-                    f"{self.position} compares positions within one sequence: no memory is possible"
-                )
-        elif self.d_memory != self.d_model:
-            raise ValueError(f"a memory of width {self.d_memory} is needed, x has {x.shape[-1]}")
-        if cache is not None:
-            check_kind("cache", cache, KeyValueCache)
-        if memory is None:
-            q, k, v = self._queries_keys_and_values(x)
-            if isinstance(self.position, Rotary):
-                start = 0 if cache is None else len(cache)
-                positions = torch.arange(start, start + x.shape[1], device=x.device)
-                q, k = self.position.rotate_both(q, k, positions)
+                if memory is not None:
+                    raise ValueError(f"{self.position} is for one sequence, got a memory, too")
+                if self.position.needs_causal and not causal:
+                    raise ValueError(f"{self.position} is for causal attention: pass causal=True")
+                n_before = 0 if cache is None else len(cache)
+                if positions is None:
+                    positions = torch.arange(n_before + x.shape[1], device=x.device)
+                own = positions[..., n_before:]
+                q, k = self.position.rotate_both(q, k, own)
+                added = self.position.bias(self.n_heads, own, positions, q.dtype)
+                if added is not None:
+                    bias = added if bias is None else bias + added
             if cache is not None:
-                if cache.memory is not None:
-                    raise ValueError(
-                        "the cache holds a memory's keys: self-attention needs its own"
-                    )
-                k, v = cache.with_new(k, v)
-        else:
-            q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
-            k, v = self._memory_keys_and_values(memory, cache)
-        bias = None
-        if isinstance(self.position, ALiBi):
-            if not (causal or self.position.bidirectional):
-                raise ValueError(
-                    "causal ALiBi favours what lies ahead unless a causal mask forbids it: pass "
-                    "causal=True, or use ALiBi(bidirectional=True)"
-                )
-            bias = self.position.bias(
-                self.n_heads, q.shape[2], k.shape[2], dtype=q.dtype, device=q.device
-            )
+                k, v = cache.append(k, v)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if return_weights:
-            heads, weights = scaled_dot_product_attention(
-                q, k, v, mask, causal=causal, bias=bias, dropout=dropout, return_weights=True
-            )
+            heads, weights = _by_definition(q, k, v, mask, bias, causal, None, dropout)
         else:
-            heads = scaled_dot_product_attention(
-                q, k, v, mask, causal=causal, bias=bias, dropout=dropout
-            )
+            heads = _by_kernel(q, k, v, mask, bias, causal, None, dropout)
         output: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # heads side by side
-        if cache is not None:  # nothing is kept of a call that failed
-            cache.keep(k, v, memory)
         return output if weights is None else (output, weights)
 
     def extra_repr(self) -> str:
@@ -589,132 +423,9 @@ class MultiHeadAttention(nn.Module):
         heads = f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}"
         return f"{heads}, dropout={self.dropout:g}, position={self.position}"
 
-    def _queries_keys_and_values(
-        self, x: Float[Tensor, "batch tokens d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch heads tokens d_head"],
-        Float[Tensor, "batch kv_heads tokens d_head"],
-        Float[Tensor, "batch kv_heads tokens d_value"],
-    ]:
-        return self._split(self.query(x), self.n_heads), *self._keys_and_values(x)
-
-    def _keys_and_values(
-        self, tokens: Float[Tensor, "batch keys d_memory"]
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
-    ]:
-        key, value = self.key(tokens), self.value(tokens)
-        return self._split(key, self.n_kv_heads), self._split(value, self.n_kv_heads)
-
-    def _memory_keys_and_values(
-        self, memory: Float[Tensor, "batch keys d_memory"], cache: KeyValueCache | None
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
-    ]:
-        if cache is None:
-            return self._keys_and_values(memory)
-        if cache.key is None or cache.value is None:
-            return self._keys_and_values(memory)
-        if cache.memory is not memory and not _equal(cache.memory, memory):
-            raise ValueError("the cache holds keys and values of something else than this tensor")
-        held = cache.key.shape[1], cache.key.shape[3], cache.value.shape[3]
-        if held != (self.n_kv_heads, self.d_head, self.d_value):
-            raise ValueError(
-                f"the cache holds (heads, d_head, d_value) = {held}, this attention has "
-                f"{(self.n_kv_heads, self.d_head, self.d_value)}"
-            )
-        return cache.key, cache.value
-
     @staticmethod
     def _split(
         x: Float[Tensor, "batch tokens width"], n_heads: int
     ) -> Float[Tensor, "batch heads tokens d_head"]:
         batch, tokens, width = x.shape
         return x.view(batch, tokens, n_heads, width // n_heads).transpose(1, 2)
-
-    def _entrance(self) -> nn.Module:
-        """The first to see the tokens."""
-        return self.query
-
-    def _check_tokens(self, name: str, tokens: Tensor, width: int) -> None:
-        check_kind(name, tokens, Tensor)
-        if tokens.dim() != 3 or tokens.shape[-1] != width:
-            raise ValueError(
-                f"{name} must have shape (batch, tokens, {width}), got {tuple(tokens.shape)}"
-            )
-        weight = getattr(self._entrance(), "weight", None)
-        if tokens.dtype == getattr(weight, "dtype", None):
-            return
-        check_floating(name, tokens)
-        if not isinstance(weight, Tensor) or not weight.is_floating_point():
-            return  # wrapped or quantized, a projection judges for itself
-        if not torch.is_autocast_enabled(tokens.device.type):
-            raise TypeError(f"{name} is {tokens.dtype} but the weights are {weight.dtype}")
-
-
-def _equal(a: Tensor | None, b: Tensor) -> bool:
-    """A copy of the same numbers, which no gradient has to find its way back to."""
-    if a is None or a.requires_grad or b.requires_grad or b.is_meta:
-        return False
-    return a.device == b.device and a.equal(b)
-
-
-def _check_types(**tensors: Tensor) -> None:
-    """All of floating type, and of the same one."""
-    (first, reference), *_ = tensors.items()
-    for name, tensor in tensors.items():
-        check_floating(name, tensor)
-        if tensor.dtype != reference.dtype:
-            raise TypeError(f"{first} is {reference.dtype} but {name} is {tensor.dtype}")
-
-
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> int:
-    """How many query heads share a key head: 1, unless there are fewer key heads."""
-    if min(query.dim(), key.dim()) < 2:
-        raise ValueError(
-            f"query and key need shapes (…, tokens, d_head), got {tuple(query.shape)} and "
-            f"{tuple(key.shape)}"
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"query has d_head {query.shape[-1]} but key has {key.shape[-1]}")
-    if query.shape[-1] == 0:
-        raise ValueError("query and key have d_head 0")
-    if value is not None and value.dim() < 2:
-        raise ValueError(f"value needs a shape (…, keys, d_value), got {tuple(value.shape)}")
-    if value is not None and value.shape[:-2] != key.shape[:-2]:
-        raise ValueError(
-            f"key has leading dimensions {tuple(key.shape[:-2])} but value has "
-            f"{tuple(value.shape[:-2])}"
-        )
-    if value is not None and value.shape[-2] != key.shape[-2]:
-        raise ValueError(f"there are {key.shape[-2]} keys but {value.shape[-2]} values")
-    ours, theirs = query.shape[:-2], key.shape[:-2]
-    if ours == theirs:
-        return 1
-    grouped = value is not None and len(ours) == len(theirs) and ours[:-1] == theirs[:-1]
-    if not grouped or 0 in (ours[-1], theirs[-1]) or ours[-1] % theirs[-1]:
-        raise ValueError(
-            f"query has leading dimensions {tuple(ours)} but key has {tuple(theirs)}"
-            + (": the heads of key must divide those of query" if grouped else "")
-        )
-    return ours[-1] // theirs[-1]
-
-
-def _check_broadcast(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
-    if not _fits(tensor.shape, shape):
-        hint, given = "", tuple(tensor.shape)
-        if len(given) == 3 and _fits((given[0], 1, *given[1:]), shape):
-            hint = f"; one for each sequence is {name}[:, None]"
-        elif len(given) == 2 and len(shape) == 4 and given == (shape[0], shape[-1]):
-            hint = f"; of each sequence's keys it is {name}[:, None, None]"
-        raise ValueError(
-            f"{name} of shape {given} does not broadcast to the logits' shape "
-            f"(…, queries, keys) = {tuple(shape)}{hint}"
-        )
-
-
-def _fits(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether it broadcasts to the target, and not beyond."""
-    return len(shape) <= len(target) and all(
-        have in (1, want) for have, want in zip(reversed(shape), reversed(target), strict=False)
-    )

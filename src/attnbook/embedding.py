@@ -1,4 +1,4 @@
-"""Token embeddings: a look-up, optionally multiplied by sqrt(d_model)."""
+"""Tokens to vectors, and back."""
 
 import math
 
@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.checks import check_flags, check_floating, check_integer, check_sizes
-from attnbook.draw import draw_
+from attnbook.initialization import draw_
 
 
-class TokenEmbedding(nn.Module):
+class TokenEmbedding(nn.Embedding):
     r"""One learned vector for each token of a vocabulary.
 
     .. math:: \operatorname{embed}(t) = c\,E_t, \qquad c = \sqrt{d_\text{model}}
@@ -25,11 +24,8 @@ class TokenEmbedding(nn.Module):
         d_model: numbers in a token's vector.
         scaled: multiply what is looked up by sqrt(d_model). Off here, as in ``nn.Embedding``; a
             whole model has it on, as in the paper (``ModelConfig``).
-        init: initial values of ``weight``, a key of :data:`attnbook.draw.DRAWS`
+        init: initial values of ``weight``, a key of :data:`attnbook.initialization.DRAWS`
             (``"inverse_sqrt"``: N(0, 1/d_model), ``"unit"``: N(0, 1), …).
-
-    Raises:
-        ValueError: if a size is not positive or ``init`` is unknown.
 
     Source: Vaswani et al. 2017, section 3.4.
 
@@ -47,53 +43,32 @@ class TokenEmbedding(nn.Module):
         scaled: bool = False,
         init: str = "inverse_sqrt",
     ) -> None:
-        super().__init__()
-        check_sizes(vocab_size=vocab_size, d_model=d_model)
-        check_flags(scaled=scaled)
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        super().__init__(vocab_size, d_model, _weight=torch.empty(vocab_size, d_model))
         self.factor = math.sqrt(d_model) if scaled else 1.0
         draw_(self.weight, init, fan_in=vocab_size, fan_out=d_model)
 
-    def forward(
-        self,
-        ids: Integer[Tensor, "..."],
-    ) -> Float[Tensor, "... d_model"]:
+    def forward(self, ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
         """Look up the vectors of ``ids`` and multiply them by the factor.
 
-        Args:
-            ids: integers in 0 … vocab_size − 1, any shape.
-
         Raises:
-            TypeError: if ``ids`` is not an integer tensor.
-            ValueError: if an id is outside the vocabulary (on a GPU torch's own device-side
-                assertion speaks instead: a check would have to wait for the device).
+            ValueError: if an id is outside the vocabulary (on a GPU: torch's own assertion).
         """
-        check_integer("token ids", ids)
-        ids = ids.long()
         try:
             vectors = F.embedding(ids, self.weight)
         except IndexError:
-            vocab_size = self.weight.shape[0]
             raise ValueError(
-                f"token ids must be in 0 … {vocab_size - 1} (vocab_size is "
-                f"{vocab_size}), got ids from {ids.min().item()} to {ids.max().item()}"
+                f"token ids must be in 0 … {self.num_embeddings - 1}, got {ids.min().item()} … "
+                f"{ids.max().item()}"
             ) from None
         return vectors if self.factor == 1 else vectors * self.factor
 
-    def logits(
-        self,
-        hidden: Float[Tensor, "... d_model"],
-    ) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab"]:
         r"""Use the same matrix as the output layer: ``hidden`` times the transpose of ``weight``.
 
         .. math:: \text{logits} = H E^\top
 
         This is weight tying. The factor sqrt(d_model) is *not* applied here; it belongs to the
         input side only.
-
-        Raises:
-            TypeError: if ``hidden`` is not of floating type.
-            ValueError: if it is of another width.
 
         Source: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
 
@@ -102,10 +77,8 @@ class TokenEmbedding(nn.Module):
             >>> embedding.logits(torch.zeros(2, 5, 64)).shape
             torch.Size([2, 5, 1000])
         """
-        check_floating("hidden", hidden, self.weight.shape[1])
         return F.linear(hidden, self.weight)
 
     def extra_repr(self) -> str:
         """Sizes and factor, for ``print(module)``."""
-        vocab_size, d_model = self.weight.shape
-        return f"{vocab_size}, {d_model}, factor={self.factor:g}"
+        return f"{self.num_embeddings}, {self.embedding_dim}, factor={self.factor:g}"

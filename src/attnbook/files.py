@@ -13,14 +13,9 @@ from torch import Tensor
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write tensors and metadata: first beside ``path``, then moved onto it.
 
-    A save that is interrupted leaves the file that was there; one that is killed may also leave
-    what it had written, ``.NUMBER.unfinished``. Of saves at the same time the last one stays. The
-    permissions of the file that was there are kept. Tensors that share memory are written one by
-    one.
-
-    Raises:
-        IsADirectoryError: if ``path`` is a folder.
-        FileNotFoundError: if there is no such folder to write into.
+    A save that is interrupted leaves the file that was there. Of saves at the same time the last
+    one stays. The permissions of the file that was there are kept. Tensors that share memory are
+    written one by one.
 
     Example:
         >>> import tempfile, torch
@@ -32,8 +27,6 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     path = Path(path).resolve()  # of a link, the file that it points to
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent}")
     data = safetensors.torch.save(_apart(tensors), metadata)
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
@@ -63,14 +56,8 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors in a file, on the CPU, and its metadata.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        IsADirectoryError: if it is a folder.
         ValueError: if it is not a whole safetensors file.
     """
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file")
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             # Copies: a tensor of the file itself would change or vanish with it.

@@ -1,34 +1,162 @@
-"""Initial values of whole models: every scheme in one table, and one function that applies one."""
+"""Every initial value: how one matrix is drawn, and how a scheme draws a whole model."""
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
+import torch
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from attnbook.attention import MultiHeadAttention
-from attnbook.blocks import DecoderBlock, EncoderBlock, FeedForward, Residual
-from attnbook.checks import check_kind, check_sizes
-from attnbook.draw import DRAWS, Distribution, fill_
-from attnbook.embedding import TokenEmbedding
-from attnbook.packed import PackedAttention
-from attnbook.position import LearnedPositions
-from attnbook.transformer import Encoder, Transformer, deepnorm_constants, deepnorm_pair
+Distribution = Literal["normal", "uniform"]
 
-# What a matrix is for: the four of an attention, the two of a feed-forward network, the table of
-# tokens, a learned table of positions, and an output layer over the vocabulary that is not tied.
+
+@dataclass(frozen=True)
+class Draw:
+    """How the entries of one matrix are drawn: independent, with mean zero.
+
+    A matrix takes ``fan_in`` numbers to ``fan_out`` numbers. An embedding table is the matrix
+    that a one-hot vector is multiplied with, so its fan-in is the vocabulary and its fan-out is
+    ``d_model``.
+    """
+
+    distribution: Distribution
+    std: Callable[[int, int], float]
+    """Standard deviation as a function of (fan_in, fan_out)."""
+    source: str
+    """Who draws so."""
+
+
+DRAWS: dict[str, Draw] = {
+    "inverse_sqrt": Draw(
+        "normal",
+        lambda fan_in, fan_out: fan_out**-0.5,
+        "embeddings of tensor2tensor and fairseq (fan_out = d_model)",
+    ),
+    "unit": Draw(
+        "normal",
+        lambda fan_in, fan_out: 1.0,
+        "torch.nn.Embedding; embeddings of Dive into Deep Learning",
+    ),
+    "gpt2": Draw(
+        "normal",
+        lambda fan_in, fan_out: 0.02,
+        "embeddings and matrices of BERT and GPT-2",
+    ),
+    "glorot": Draw(
+        "uniform",
+        lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)),
+        "Glorot and Bengio 2010, eq. 16; matrices of tensor2tensor, and with them the embeddings "
+        "of the Annotated Transformer",
+    ),
+    "glorot_normal": Draw(
+        "normal",
+        lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)),
+        "Glorot and Bengio 2010, eq. 12; matrices of DeepNet",
+    ),
+    "he": Draw(
+        "normal",
+        lambda fan_in, fan_out: math.sqrt(2 / fan_in),
+        "He et al. 2015, eq. 10",
+    ),
+    "lecun": Draw(
+        "normal",
+        lambda fan_in, fan_out: fan_in**-0.5,
+        "LeCun et al. 1998, section 4.6",
+    ),
+    "torch_linear": Draw(
+        "uniform",
+        lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+        "torch.nn.Linear",
+    ),
+}
+"""The table by name, with these standard deviations.
+
+``"inverse_sqrt"`` 1/sqrt(fan_out), ``"unit"`` 1, ``"gpt2"`` 0.02, ``"glorot"`` and
+``"glorot_normal"`` sqrt(2/(fan_in + fan_out)), ``"he"`` sqrt(2/fan_in), ``"lecun"``
+1/sqrt(fan_in), ``"torch_linear"`` 1/sqrt(3 fan_in). ``"glorot"`` and ``"torch_linear"`` are
+uniform, the others normal.
+
+:meta hide-value:
+"""
+
+
+def draw_(
+    weight: Float[Tensor, "..."],
+    name: str,
+    *,
+    fan_in: int,
+    fan_out: int,
+    generator: Generator | None = None,
+) -> Float[Tensor, "..."]:
+    r"""Redraw ``weight`` in place by the named row of :data:`DRAWS`, and return it.
+
+    Every entry has mean 0 and the standard deviation :math:`\sigma(\text{fan\_in},
+    \text{fan\_out})` of the table: from :math:`\mathcal N(0, \sigma^2)`, or from
+    :math:`\mathcal U(-\sqrt3\,\sigma, \sqrt3\,\sigma)`, whose variance is :math:`\sigma^2` too.
+    (In bfloat16 torch's own uniform numbers lean to the lower side, by about 1/256 of the bound:
+    draw in float32, and cast then.)
+
+    Args:
+        weight: the matrix, in any layout: ``nn.Linear`` stores (fan_out, fan_in), an embedding
+            (fan_in, fan_out), so the fans are said and not guessed.
+        name: a key of :data:`DRAWS`.
+        fan_in: how many numbers the matrix takes.
+        fan_out: how many it gives.
+        generator: source of randomness; torch's global one if none is given.
+
+    Source: that of each draw is in its row of :data:`DRAWS`.
+
+    Example:
+        >>> weight = draw_(torch.empty(1000, 100), "inverse_sqrt", fan_in=1000, fan_out=100)
+        >>> round(weight.std().item(), 2)   # 1/sqrt(100)
+        0.1
+    """
+    if name not in DRAWS:
+        raise ValueError(f"unknown initialization {name!r}; known: {', '.join(DRAWS)}")
+    return fill_(weight, DRAWS[name].distribution, DRAWS[name].std(fan_in, fan_out), generator)
+
+
+def fill_(
+    weight: Float[Tensor, "..."],
+    distribution: Distribution,
+    std: float,
+    generator: Generator | None = None,
+) -> Float[Tensor, "..."]:
+    """Redraw ``weight`` in place with mean 0 and the given standard deviation; zeros if that is 0.
+
+    Example:
+        >>> fill_(torch.empty(2), "uniform", 0.0)
+        tensor([0., 0.])
+    """
+    if distribution not in get_args(Distribution):
+        raise ValueError(f"distribution must be 'normal' or 'uniform', got {distribution!r}")
+    with torch.no_grad():
+        if std == 0:
+            return weight.zero_()
+        if distribution == "normal":
+            return weight.normal_(0.0, std, generator=generator)
+        bound = math.sqrt(3) * std
+        return weight.uniform_(-bound, bound, generator=generator)
+
+
+# What a matrix is for: the four of an attention, the two of a feed-forward network (the gate of a
+# gated one counts as inner), the table of tokens, a learned table of positions, and an output layer
+# over the vocabulary that is not tied, or what a prediction head has before it.
 Role = Literal[
     "query", "key", "value", "output", "inner", "outer", "embedding", "positions", "unembedding"
 ]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a scheme may know of a matrix."""
+class Matrix:
+    """A matrix of a model, and what a scheme may know of it."""
 
     role: Role
+    weight: Tensor
+    bias: Tensor | None
     fan_in: int
     fan_out: int
     d_model: int
@@ -42,7 +170,7 @@ class Place:
 
     @property
     def branches(self) -> int:
-        """How many branches add to this matrix's stream, 2 in a block and 3 in a decoder's."""
+        """How many branches add to this matrix's stream: 2 in a block, 3 in a decoder's."""
         return 3 * self.n_decoder if self.in_decoder else 2 * self.n_encoder
 
 
@@ -51,24 +179,18 @@ class Entry:
     """One cell of the table: a distribution with mean zero and its standard deviation."""
 
     distribution: Distribution
-    std: Callable[[Place], float]
-    formula: str
+    std: Callable[[Matrix], float]
 
-    def times(self, factor: Callable[[Place], float], formula: str) -> "Entry":
+    def times(self, factor: Callable[[Matrix], float]) -> "Entry":
         """The same, multiplied by a factor."""
-        return Entry(
-            self.distribution,
-            lambda place: factor(place) * self.std(place),
-            f"{self.formula}, times {formula}",
-        )
+        return Entry(self.distribution, lambda matrix: factor(matrix) * self.std(matrix))
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """One row of the table: how each matrix of a model starts.
+    """One row of the table: how each matrix of a model is drawn.
 
-    Biases start as zeros and LayerNorms as the identity, except where ``linear_bias`` says
-    otherwise.
+    Biases are zeros and norms the identity, except where ``linear_bias`` says otherwise.
     """
 
     matrices: Entry
@@ -76,48 +198,77 @@ class Scheme:
     exceptions: dict[Role, Entry]
     source: str
     linear_bias: bool = False
-    """Biases start as those of nn.Linear do, U(±1/sqrt(fan_in))."""
+    """Biases are drawn as those of nn.Linear, U(±1/sqrt(fan_in))."""
 
     def __getitem__(self, role: Role) -> Entry:
         """How the matrix with this role is drawn."""
         return self.exceptions.get(role, self.matrices)
 
 
-def _entry(name: str) -> Entry:
-    draw = DRAWS[name]
-    return Entry(draw.distribution, lambda p: draw.std(p.fan_in, p.fan_out), draw.formula)
+def deepnorm_constants(n_layers: int) -> tuple[float, float]:
+    r"""DeepNorm's α (scale of the stream) and β (gain of the matrices) for a single stack.
+
+    .. math:: \alpha = (2N)^{1/4}, \qquad \beta = (8N)^{-1/4}
+
+    Source: Wang et al. 2022 (DeepNet), figure 2.
+
+    Example:
+        >>> alpha, beta = deepnorm_constants(8)
+        >>> round(alpha, 3), round(beta, 3)
+        (2.0, 0.354)
+    """
+    return (2 * n_layers) ** 0.25, (8 * n_layers) ** -0.25
+
+
+def deepnorm_pair(
+    n_encoder: int, n_decoder: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    r"""DeepNorm's (α, β) for the encoder and for the decoder of an encoder-decoder.
+
+    .. math::
+        \alpha_e = 0.81\,(N^4 M)^{1/16}, \quad \beta_e = 0.87\,(N^4 M)^{-1/16}, \qquad
+        \alpha_d = (3M)^{1/4}, \quad \beta_d = (12M)^{-1/4}
+
+    with :math:`N` encoder and :math:`M` decoder layers.
+
+    Source: Wang et al. 2022 (DeepNet), figure 2.
+
+    Example:
+        >>> [[round(x, 2) for x in pair] for pair in deepnorm_pair(6, 6)]
+        [[1.42, 0.5], [2.06, 0.34]]
+    """
+    both = (n_encoder**4 * n_decoder) ** (1 / 16)
+    return (0.81 * both, 0.87 / both), ((3 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)
 
 
 def _deepnorm(n_encoder: int, n_decoder: int, in_decoder: bool) -> tuple[float, float]:
-    """α and β; those of a single stack if there is no decoder."""
     if not n_decoder:
         return deepnorm_constants(n_encoder)
     return deepnorm_pair(n_encoder, n_decoder)[in_decoder]
 
 
-def _deepnorm_gain(place: Place) -> float:
-    return _deepnorm(place.n_encoder, place.n_decoder, place.in_decoder)[1]
+def _deepnorm_gain(matrix: Matrix) -> float:
+    return _deepnorm(matrix.n_encoder, matrix.n_decoder, matrix.in_decoder)[1]
 
 
-def _t_fixup_gain(place: Place) -> float:
-    if place.role == "embedding":
-        return float((9 * (place.n_decoder or place.n_encoder)) ** -0.25)
-    if place.in_decoder:
-        return float((9 * place.n_decoder) ** -0.25)
-    return float(0.67 * place.n_encoder**-0.25)
+def _t_fixup_gain(matrix: Matrix) -> float:
+    if matrix.role == "embedding":
+        return float((9 * (matrix.n_decoder or matrix.n_encoder)) ** -0.25)
+    if matrix.in_decoder:
+        return float((9 * matrix.n_decoder) ** -0.25)
+    return float(0.67 * matrix.n_encoder**-0.25)
 
 
-M = TypeVar("M", bound=nn.Module)
+def _entry(name: str) -> Entry:
+    draw = DRAWS[name]
+    return Entry(draw.distribution, lambda m: draw.std(m.fan_in, m.fan_out))
+
 
 GLOROT, INVERSE_SQRT, GPT2 = _entry("glorot"), _entry("inverse_sqrt"), _entry("gpt2")
-NOTHING = Entry("normal", lambda place: 0.0, "0")
-FUSED = Entry(
-    "uniform",
-    lambda place: math.sqrt(2 / (place.fan_in + place.fused_fan_out)),
-    "U, variance 2/(fan_in + outputs of W_Q, W_K, W_V together)",
-)
-SMALL = Entry("normal", lambda place: math.sqrt(2 / (5 * place.d_model)), "N(0, 2/(5 d_model))")
 GLOROT_NORMAL = _entry("glorot_normal")
+ZERO = Entry("normal", lambda matrix: 0.0)
+FUSED = Entry("uniform", lambda m: math.sqrt(2 / (m.fan_in + m.fused_fan_out)))
+SMALL = Entry("normal", lambda m: math.sqrt(2 / (5 * m.d_model)))
 TABLES: dict[Role, Entry] = {"embedding": INVERSE_SQRT, "positions": GPT2}
 
 SCHEMES: dict[str, Scheme] = {
@@ -139,17 +290,14 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "gpt2": Scheme(
         GPT2,
-        {
-            role: GPT2.times(lambda p: p.branches**-0.5, "1/sqrt(residual branches)")
-            for role in ("output", "outer")
-        },
+        {role: GPT2.times(lambda m: m.branches**-0.5) for role in ("output", "outer")},
         "Radford et al. 2019, section 2.3, as in Hugging Face's GPT-2 and nanoGPT: 2N branches",
     ),
     "deepnorm": Scheme(
         GLOROT_NORMAL,
         TABLES
         | {
-            role: GLOROT_NORMAL.times(_deepnorm_gain, "β")
+            role: GLOROT_NORMAL.times(_deepnorm_gain)
             for role in ("value", "output", "inner", "outer")
         },
         "Wang et al. 2022 (DeepNet), figure 2; β = (8N)^-1/4 for a single stack",
@@ -157,16 +305,13 @@ SCHEMES: dict[str, Scheme] = {
     "t_fixup": Scheme(
         GLOROT,
         TABLES
-        | {"embedding": INVERSE_SQRT.times(_t_fixup_gain, "(9N)^-1/4")}
-        | {
-            role: GLOROT.times(_t_fixup_gain, "0.67 N^-1/4 in an encoder, (9N)^-1/4 in a decoder")
-            for role in ("value", "output", "inner", "outer")
-        },
+        | {"embedding": INVERSE_SQRT.times(_t_fixup_gain)}
+        | {role: GLOROT.times(_t_fixup_gain) for role in ("value", "output", "inner", "outer")},
         "Huang et al. 2020 (T-Fixup), section 3.2; a single stack is treated as an encoder",
     ),
     "zero_output": Scheme(
         GLOROT,
-        TABLES | {"output": NOTHING, "outer": NOTHING},
+        TABLES | {"output": ZERO, "outer": ZERO},
         "each branch adds nothing at first: the idea of Zhang et al. 2019 (Fixup), section 3",
     ),
     "small": Scheme(
@@ -196,6 +341,8 @@ as N(0, 0.02²), biases as zeros.
 :meta hide-value:
 """
 
+M = TypeVar("M", bound=nn.Module)
+
 
 def initialize(
     model: M,
@@ -208,31 +355,26 @@ def initialize(
 
     Only initial values are drawn: the rest of GPT-2, say, is
     ``ModelConfig(…, norm="pre", position="learned", activation="gelu_tanh", scaled=False,
-    attention_bias=True)``. It knows a matrix by its place: the ``value`` of a
-    :class:`attnbook.attention.MultiHeadAttention` is W_V, and so on. The depth that some schemes
-    need is counted in the model; a block that several layers share counts for each.
+    attention_bias=True)``. A matrix is known by its name: ``value`` beside ``query`` and ``key`` is
+    W_V, and so on. The depth that some schemes need is counted in the model; a block that several
+    layers share counts for each.
 
     Args:
         model: a model of this package, or a part of one.
         scheme: a key of :data:`SCHEMES`.
-        n_layers: blocks of the model that this is a part of; counted if not given. A part without
-            its block counts as one of a single stack: for a decoder's ``cross_attention`` alone,
-            ``"gpt2"`` divides by the root of 2N branches, not of 3N.
+        n_layers: blocks of the model that this is a part of; counted if not given. A decoder's
+            ``cross_attention`` alone counts as one of a single stack.
         generator: source of randomness; torch's global one if none is given.
 
     Returns:
         ``model`` itself.
 
     Raises:
-        ValueError: if the scheme is unknown; if it needs a depth and there is none, or
-            ``n_layers`` is no positive int; if ``"deepnorm"`` meets a model without
-            ``norm="deepnorm"``, or made for another depth (one stack of an encoder-decoder, too,
-            where its α is not that of a single stack); or ``"t_fixup"`` one with LayerNorms; or an
-            attention in it is packed.
-        TypeError: if ``model`` is no module, or has a parameter that belongs to nothing this
-            package knows.
+        ValueError: if ``"deepnorm"`` meets a model without ``norm="deepnorm"``, or made for another
+            depth; ``"t_fixup"`` one with norms; or a scheme needs a depth and there is none.
+        TypeError: if a parameter has a name that is not known.
 
-    Source: that of each scheme stands in its row of :data:`SCHEMES`.
+    Source: that of each scheme is in its row of :data:`SCHEMES`.
 
     Example:
         >>> from attnbook import LanguageModel, ModelConfig
@@ -241,111 +383,101 @@ def initialize(
         >>> round(model.blocks[0].attention.output.weight.std().item(), 4)   # 0.02/sqrt(16)
         0.005
     """
-    check_kind("model", model, nn.Module)
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
+    if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-    if n_layers is not None:
-        check_sizes(n_layers=n_layers)
-    if any(isinstance(module, PackedAttention) for module in model.modules()):
-        raise ValueError("W_Q, W_K and W_V are one matrix: draw initial values before pack(model)")
     row = SCHEMES[scheme]
-    layers = (module for _, module in model.named_modules(remove_duplicate=False))
-    blocks = [module for module in layers if isinstance(module, EncoderBlock | DecoderBlock)]
-    n_decoder = sum(isinstance(block, DecoderBlock) for block in blocks)
-    n_encoder = len(blocks) - n_decoder
+    layers = [m for _, m in model.named_modules(remove_duplicate=False) if _is_block(m)]
+    n_decoder = sum(hasattr(block, "cross_attention") for block in layers)
+    n_encoder = len(layers) - n_decoder
     if n_layers is not None:
         n_encoder, n_decoder = n_layers, n_layers if n_decoder else 0
     matrices = list(_matrices(model, n_encoder, n_decoder))
-    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
     known = {id(p) for norm in norms for p in norm.parameters()}
-    known |= {id(p) for weight, bias, _ in matrices for p in (weight, bias)}
+    known |= {id(p) for matrix in matrices for p in (matrix.weight, matrix.bias)}
+    output_bias = getattr(model, "output_bias", None)  # BERT's, on the logits
+    known.add(id(output_bias))
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
-            owner = model.get_submodule(name.rpartition(".")[0])
-            raise TypeError(
-                f"attnbook does not know how to initialize {name}, of a {type(owner).__name__}"
-            )
+            raise TypeError(f"attnbook does not know how to initialize {name}")
     try:
-        stds = [row[place.role].std(place) for _, _, place in matrices]
-    except (ZeroDivisionError, ValueError):  # of no layers
+        stds = [row[matrix.role].std(matrix) for matrix in matrices]
+    except ZeroDivisionError:  # of no layers
         raise ValueError(
             f"{scheme!r} depends on the model's depth: pass n_layers for a part of a model"
         ) from None
     if scheme == "deepnorm":
-        _check_deepnorm(blocks, n_encoder, n_decoder)
+        _check_deepnorm(layers, n_encoder, n_decoder)
     if scheme == "t_fixup" and norms:
-        raise ValueError(
-            "'t_fixup' belongs to a model without LayerNorms: make the model with norm='none'"
-        )
+        raise ValueError("'t_fixup' is for a model without norms: make it with norm='none'")
 
-    for (weight, bias, place), std in zip(matrices, stds, strict=True):
-        fill_(weight, row[place.role].distribution, std, generator)
-        if bias is not None:
-            fill_(
-                bias, "uniform", (3 * place.fan_in) ** -0.5 if row.linear_bias else 0.0, generator
-            )
+    for matrix, std in zip(matrices, stds, strict=True):
+        fill_(matrix.weight, row[matrix.role].distribution, std, generator)
+        if matrix.bias is not None:
+            bound = (3 * matrix.fan_in) ** -0.5 if row.linear_bias else 0.0
+            fill_(matrix.bias, "uniform", bound, generator)
     for norm in norms:
         norm.reset_parameters()
+    if output_bias is not None:
+        nn.init.zeros_(output_bias)
     return model
 
 
-def _matrices(
-    model: nn.Module, n_encoder: int, n_decoder: int
-) -> Iterator[tuple[Tensor, Tensor | None, Place]]:
-    """Each matrix of the model with its bias and its place."""
-    decoder = {
-        id(part)
-        for block in model.modules()
-        if isinstance(block, DecoderBlock)
-        for part in block.modules()
-    }
+def _is_block(module: nn.Module) -> bool:
+    return hasattr(module, "attention") and hasattr(module, "feed_forward")
+
+
+_ATTENTION: tuple[Role, ...] = ("query", "key", "value", "output")
+_FEED_FORWARD: dict[str, Role] = {"inner": "inner", "gate": "inner", "outer": "outer"}
+
+
+def _matrices(model: nn.Module, n_encoder: int, n_decoder: int) -> Iterator[Matrix]:
+    """Each matrix of the model, recognised by its name and its neighbours' names."""
+    decoders = [m for m in model.modules() if _is_block(m) and hasattr(m, "cross_attention")]
+    in_decoder = {part for block in decoders for part in block.modules()}
     for module in model.modules():
-        place = partial(
-            Place, n_encoder=n_encoder, n_decoder=n_decoder, in_decoder=id(module) in decoder
+        matrix = partial(
+            Matrix, n_encoder=n_encoder, n_decoder=n_decoder, in_decoder=module in in_decoder
         )
-        linears: dict[Role, nn.Linear] = {}
-        d_model, fused = 0, 0
-        if isinstance(module, MultiHeadAttention):
-            linears = {"query": module.query, "key": module.key, "value": module.value}
-            fused = sum(getattr(linear, "out_features", 0) for linear in linears.values())
-            linears["output"] = module.output
-            d_model = module.d_model
-        elif isinstance(module, FeedForward):
-            linears = {"inner": module.inner, "outer": module.outer}
-            d_model = getattr(module.inner, "in_features", 0)
-        elif isinstance(module, Encoder | Transformer) and module.output is not None:
-            linears = {"unembedding": module.output}
-            d_model = module.output.in_features
-        elif isinstance(module, TokenEmbedding):
-            rows, width = module.weight.shape
-            yield module.weight, None, place("embedding", rows, width, width, 0)
-        elif isinstance(module, LearnedPositions):
-            rows, width = module.table.shape
-            yield module.table, None, place("positions", rows, width, width, 0)
-        for role, linear in linears.items():
-            if not isinstance(linear, nn.Linear):
-                continue  # wrapped: its parameters are found to be unknown
-            sizes = linear.in_features, linear.out_features
-            yield linear.weight, linear.bias, place(role, *sizes, d_model, fused)
+        parts = dict(module.named_children())
+        d_model = fused = 0
+        roles: dict[str, Role] = {}
+        if set(_ATTENTION) <= parts.keys():
+            roles = {name: name for name in _ATTENTION}
+            linears = [parts[name] for name in _ATTENTION]
+            fused = sum(getattr(linear, "out_features", 0) for linear in linears[:3])
+            d_model = getattr(parts["query"], "in_features", 0)
+        elif {"inner", "outer"} <= parts.keys():
+            roles = {name: role for name, role in _FEED_FORWARD.items() if name in parts}
+            d_model = getattr(parts["inner"], "in_features", 0)
+        elif {"dense", "norm"} <= parts.keys():  # of a prediction head
+            roles = {"dense": "unembedding"}
+            d_model = getattr(parts["dense"], "in_features", 0)
+        elif "embedding" in parts and "output" in parts:
+            roles = {"output": "unembedding"}
+            d_model = getattr(parts["output"], "in_features", 0)
+        elif isinstance(module, nn.Embedding):
+            rows, d_model = module.weight.shape
+            yield matrix("embedding", module.weight, None, rows, d_model, d_model, 0)
+        elif isinstance(table := getattr(module, "table", None), nn.Parameter):
+            rows, d_model = table.shape
+            yield matrix("positions", table, None, rows, d_model, d_model, 0)
+        for name, role in roles.items():
+            linear = parts[name]
+            if isinstance(linear, nn.Linear):  # wrapped, its parameters have unknown names
+                sizes = linear.in_features, linear.out_features
+                yield matrix(role, linear.weight, linear.bias, *sizes, d_model, fused)
 
 
-def _check_deepnorm(
-    blocks: list[EncoderBlock | DecoderBlock], n_encoder: int, n_decoder: int
-) -> None:
+def _check_deepnorm(blocks: list[nn.Module], n_encoder: int, n_decoder: int) -> None:
     """β is one half of a method, whose other half is the α that the model was made with."""
     for block in blocks:
-        alpha, _ = _deepnorm(n_encoder, n_decoder, isinstance(block, DecoderBlock))
+        alpha, _ = _deepnorm(n_encoder, n_decoder, hasattr(block, "cross_attention"))
         for residual in block.children():
-            if not isinstance(residual, Residual):
-                continue
-            if residual.place != "post" or residual.scale == 1:
+            scale = getattr(residual, "scale", None)
+            if scale is not None and not math.isclose(scale, alpha):
                 raise ValueError(
-                    "'deepnorm' belongs to a post-norm stream scaled by α: make the model with "
-                    "norm='deepnorm'"
-                )
-            if not math.isclose(residual.scale, alpha):
-                depth = f"{n_encoder} and {n_decoder}" if n_decoder else n_encoder
-                raise ValueError(
-                    f"'deepnorm' for {depth} blocks belongs to a stream scaled by α = {alpha:.4g}, "
-                    f"got a model made with α = {residual.scale:.4g}"
+                    f"'deepnorm' for {n_encoder} + {n_decoder} blocks is for a stream scaled by "
+                    f"α = {alpha:.4g}, got a model with α = {scale:.4g}: make it with "
+                    f"norm='deepnorm'"
                 )

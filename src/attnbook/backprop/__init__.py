@@ -4,8 +4,8 @@ A function ``f`` has a ``f_backward`` that takes the gradient of the output firs
 ``cross_entropy`` is the last of all, and takes none). Modules hold parameters under the names of
 their torch twins, so that weights copy both ways::
 
-    ours.load_state_dict(theirs.state_dict())
-    theirs.load_state_dict({name: torch.from_numpy(w) for name, w in ours.state_dict().items()})
+    by_hand.load_state_dict(model.state_dict())
+    model.load_state_dict({name: torch.from_numpy(w) for name, w in by_hand.state_dict().items()})
 """
 
 from attnbook.backprop.adam import Adam
@@ -17,7 +17,7 @@ from attnbook.backprop.attention import (
     softmax,
     softmax_backward,
 )
-from attnbook.backprop.blocks import EncoderBlock, FeedForward, Residual
+from attnbook.backprop.blocks import Block, FeedForward, Residual
 from attnbook.backprop.checking import GradientError, check_gradient, numerical_gradient
 from attnbook.backprop.embedding import embedding, embedding_backward, sinusoidal_positions
 from attnbook.backprop.layers import (
@@ -48,7 +48,7 @@ from attnbook.backprop.transformer import (
 __all__ = [
     "ACTIVATIONS",
     "Adam",
-    "EncoderBlock",
+    "Block",
     "FeedForward",
     "GradientError",
     "LanguageModel",

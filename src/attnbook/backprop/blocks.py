@@ -78,7 +78,7 @@ class Residual(Module):
     def __init__(self, d_model: int, *, norm: str = "post") -> None:
         if norm not in ("pre", "post", "none"):
             raise ValueError(f"norm must be 'pre', 'post' or 'none', got {norm!r}")
-        self.place = norm
+        self.norm_position = norm
         self.norm = None if norm == "none" else LayerNorm(d_model)
 
     def forward(
@@ -90,7 +90,7 @@ class Residual(Module):
         if self.norm is None:
             added, saved = sublayer(x)
             return x + added, (None, saved)
-        if self.place == "pre":
+        if self.norm_position == "pre":
             normed, of_norm = self.norm.forward(x)
             added, saved = sublayer(normed)
             return x + added, (of_norm, saved)
@@ -108,15 +108,15 @@ class Residual(Module):
         of_norm, of_sublayer = saved
         if self.norm is None:
             return gradient + sublayer_backward(gradient, of_sublayer)
-        if self.place == "pre":
+        if self.norm_position == "pre":
             d_normed = sublayer_backward(gradient, of_sublayer)
             return gradient + self.norm.backward(d_normed, of_norm)
         d_sum = self.norm.backward(gradient, of_norm)
         return d_sum + sublayer_backward(d_sum, of_sublayer)
 
 
-class EncoderBlock(Module):
-    """Self-attention, then a feed-forward network, as :class:`attnbook.blocks.EncoderBlock`.
+class Block(Module):
+    """Self-attention, then a feed-forward network, as :class:`attnbook.blocks.Block`.
 
     Args:
         d_model: width of a token.
@@ -130,7 +130,7 @@ class EncoderBlock(Module):
         seed: of the initial weights, or the generator to draw them from.
 
     Example:
-        >>> block = EncoderBlock(8, 2, 32, norm="pre")
+        >>> block = Block(8, 2, 32, norm="pre")
         >>> y, saved = block.forward(np.ones((2, 5, 8)), causal=True)
         >>> block.backward(np.ones((2, 5, 8)), saved).shape
         (2, 5, 8)

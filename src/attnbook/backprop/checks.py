@@ -1,4 +1,4 @@
-"""What the functions of this room refuse, each in the same words."""
+"""What several functions of this package refuse, in the same words."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def check_boolean(name: str, mask: np.ndarray) -> None:
 
 
 def check_integers(name: str, ids: np.ndarray) -> None:
-    """Refuse what is no array of integers; booleans are none.
+    """Refuse what is not an array of integers; booleans are not integers.
 
     Raises:
         TypeError: names the argument and the type.

@@ -56,7 +56,7 @@ def embedding_backward(
 
 
 def sinusoidal_positions(n_positions: int, d_model: int) -> Float[np.ndarray, "positions d_model"]:
-    r"""Sines and cosines, interleaved, as :func:`attnbook.position.sinusoidal_positions`.
+    r"""Sines and cosines, interleaved, as :func:`attnbook.positions.sinusoidal_positions`.
 
     They are added and not trained: the gradient passes through the sum unchanged.
 

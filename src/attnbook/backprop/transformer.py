@@ -1,5 +1,6 @@
 """A small language model whose every gradient is written by hand."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 from numpy.random import Generator
 
-from attnbook.backprop.blocks import EncoderBlock
+from attnbook.backprop.blocks import Block
 from attnbook.backprop.checks import check_integers
 from attnbook.backprop.embedding import embedding, embedding_backward, sinusoidal_positions
 from attnbook.backprop.layers import LayerNorm, Linear, linear, linear_backward
@@ -138,21 +139,31 @@ class LearnedPositions(Module):
         self.table = Parameter(np.random.default_rng(seed).normal(0.0, 0.02, (max_tokens, d_model)))
 
 
+_ANY = (
+    *("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_tokens", "n_kv_heads"),
+    *("scaled", "tied", "attention_bias"),
+)
+_KNOWN = {
+    "position": ("sinusoidal", "learned", "none"),
+    "norm": ("pre", "post", "none"),
+    "activation": ("relu", "gelu", "gelu_tanh"),
+}
+
+
 class LanguageModel(Module):
-    r"""The decoder-only model of :class:`attnbook.transformer.LanguageModel`.
+    r"""The decoder-only model of :class:`attnbook.models.LanguageModel`.
 
     It is made from the same configuration, has parameters of the same names and shapes, and
     computes the same loss and the same gradients, without torch and without automatic
     differentiation. Tied, the embedding gets two gradients: one for each place it is used.
 
     Args:
-        config: a :class:`attnbook.transformer.ModelConfig` with positions ``"sinusoidal"``,
-            ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, the default
-            ``embedding_init``, all biases but the attention's, no dropout.
+        config: a :class:`attnbook.models.ModelConfig` with positions ``"sinusoidal"``,
+            ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, and the defaults
+            of what came after the original Transformer (RMSNorm, SwiGLU, windows, …).
         seed: of the initial weights, all drawn in turn from one generator.
 
     Raises:
-        TypeError: if it is another configuration.
         ValueError: if it asks for something else; the message names the setting.
 
     Example:
@@ -165,20 +176,12 @@ class LanguageModel(Module):
     """
 
     def __init__(self, config: Any, *, seed: int = 0) -> None:
-        if type(config).__name__ != "ModelConfig":
-            raise TypeError(f"config must be a ModelConfig, got a {type(config).__name__}")
-        for name, known in (
-            ("position", ("sinusoidal", "learned", "none")),
-            ("norm", ("pre", "post", "none")),
-            ("dropout", (0.0,)),
-            ("feed_forward_bias", (True,)),
-            ("norm_bias", (True,)),
-            ("embedding_init", ("inverse_sqrt",)),
-        ):
-            given = getattr(config, name)
-            if given not in known:
+        for field in dataclasses.fields(config):
+            given = getattr(config, field.name)
+            known = _KNOWN.get(field.name, (field.default,))
+            if field.name not in _ANY and given not in known:
                 raise ValueError(
-                    f"{name} must be {' or '.join(map(repr, known))} in NumPy, got {given!r}"
+                    f"{field.name} must be {' or '.join(map(repr, known))} in NumPy, got {given!r}"
                 )
         self.config = config
         rng = np.random.default_rng(seed)
@@ -192,7 +195,7 @@ class LanguageModel(Module):
         if config.position == "sinusoidal":
             self.sinusoids = sinusoidal_positions(config.max_tokens, config.d_model)
         self.blocks = [
-            EncoderBlock(
+            Block(
                 config.d_model,
                 config.n_heads,
                 4 * config.d_model if config.d_ff is None else config.d_ff,

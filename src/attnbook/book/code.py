@@ -66,7 +66,7 @@ class Code:
             return {}
         return {
             alias.asname or alias.name: (node.module, alias.name)
-            for node in self.tree(package).body
+            for node in ast.walk(self.tree(package))  # some are imported for type checkers alone
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
         }

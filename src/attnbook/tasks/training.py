@@ -9,8 +9,7 @@ from jaxtyping import Int64
 from torch import Generator, Tensor
 from tqdm import tqdm
 
-from attnbook.checks import check_integer
-from attnbook.transformer import Encoder
+from attnbook.models import Encoder
 
 Batch = tuple[Int64[Tensor, "batch tokens"], Int64[Tensor, "batch tokens"]]
 
@@ -127,10 +126,8 @@ def accuracy(
     """Share of tokens whose largest logit is the target, from 0 to 1; targets of −100 are left out.
 
     Raises:
-        TypeError: if the targets are not integers.
-        ValueError: if their shape is not that of ``ids``, or all are left out.
+        ValueError: if the shapes differ, or all are left out.
     """
-    check_integer("targets", targets)
     best: Tensor = model(ids).argmax(-1)
     if targets.shape != best.shape:
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from attnbook.book.exercises.mistakes import MistakeError, compare, passed
 from attnbook.embedding import TokenEmbedding
-from attnbook.position import sinusoidal_positions
+from attnbook.positions import sinusoidal_positions
 
 
 def check_embed(embed: Callable[[Tensor, Tensor, bool], Tensor]) -> None:

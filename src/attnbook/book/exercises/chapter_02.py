@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnbook.book.exercises.mistakes import compare, passed
-from attnbook.position import Rotary, alibi_bias, alibi_slopes, convert_rotary_weight
+from attnbook.positions import Rotary, alibi_bias, alibi_slopes, convert_rotary_weight
 
 
 def check_alibi(alibi: Callable[[int, int], Tensor]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor, nn
 
-from attnbook.blocks import EncoderBlock
+from attnbook.blocks import Block
 from attnbook.book.exercises.mistakes import MistakeError, compare, passed, same
 
 MATRICES = (
@@ -19,7 +19,7 @@ MATRICES = (
 ENDS = ("attention.output", "feed_forward.outer")
 
 
-def check_scale_branches(scale_branches: Callable[[list[EncoderBlock]], object]) -> None:
+def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> None:
     """Check ``scale_branches(blocks)`` of chapter 08: what ends a branch, divided by sqrt(2N).
 
     Raises:
@@ -50,7 +50,7 @@ def check_scale_branches(scale_branches: Callable[[list[EncoderBlock]], object])
     }
     state = torch.get_rng_state()
     torch.manual_seed(0)
-    blocks = [EncoderBlock(8, 2, 16) for _ in range(n)]
+    blocks = [Block(8, 2, 16) for _ in range(n)]
     torch.set_rng_state(state)
     before = [_weights(block) for block in blocks]
     scale_branches(blocks)

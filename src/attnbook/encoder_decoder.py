@@ -1,0 +1,413 @@
+"""The encoder-decoder: all that needs a memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from torch import Generator, Tensor, nn
+
+from attnbook.attention import KeyValueCache, MultiHeadAttention
+from attnbook.blocks import Block
+from attnbook.embedding import TokenEmbedding
+from attnbook.initialization import deepnorm_pair
+from attnbook.masks import token_mask
+from attnbook.models import (
+    Model,
+    ModelConfig,
+    Reduction,
+    check_length,
+    count_positions,
+    cross_entropy,
+    sample,
+)
+
+
+class DecoderCache:
+    """What a :class:`DecoderBlock` has seen: its own tokens, and the memory.
+
+    Two :class:`attnbook.attention.KeyValueCache`, ``attention`` and ``cross_attention``.
+
+    Source: as :class:`attnbook.attention.KeyValueCache`.
+
+    Example:
+        >>> len(DecoderCache())
+        0
+    """
+
+    def __init__(self) -> None:
+        self.attention = KeyValueCache()
+        self.cross_attention = KeyValueCache()
+
+    def __len__(self) -> int:
+        """Number of the decoder's own tokens in the cache."""
+        return len(self.attention)
+
+    def reorder(self, index: Integer[Tensor, "new_batch"]) -> None:
+        """Keep these sequences of the batch, in this order."""
+        self.attention.reorder(index)
+        self.cross_attention.reorder(index)
+
+
+class DecoderBlock(Block):
+    r"""A :class:`attnbook.blocks.Block` that attends to a memory, too.
+
+    .. math::
+        x \leftarrow x \oplus \operatorname{MHA}(x), \qquad
+        x \leftarrow x \oplus \operatorname{MHA}(x, Y), \qquad
+        x \leftarrow x \oplus \operatorname{FFN}(x)
+
+    with the memory :math:`Y`. Its self-attention is causal.
+
+    Args:
+        d_model: width of a token.
+        n_heads: heads of both attentions.
+        d_ff: inner width of the feed-forward network.
+        d_memory: width of the memory; ``d_model`` if not given.
+        settings: as in :class:`attnbook.blocks.Block`; ``position`` is for the self-attention.
+
+    Source: Vaswani et al. 2017, section 3.1 and figure 1.
+
+    Example:
+        >>> x, memory = torch.randn(2, 10, 64), torch.randn(2, 7, 64)
+        >>> DecoderBlock(64, 4, 256)(x, memory).shape
+        torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, d_ff: int, *, d_memory: int | None = None, **settings: Any
+    ) -> None:
+        super().__init__(d_model, n_heads, d_ff, **settings)
+        own = self.attention
+        self.cross_attention = MultiHeadAttention(
+            d_model,
+            n_heads,
+            n_kv_heads=own.n_kv_heads,
+            d_head=own.d_head,
+            d_memory=d_memory,
+            bias=settings.get("bias", False),
+            dropout=own.dropout,
+        )
+        self.cross_attention_residual = self._new_residual()
+        for name in ("feed_forward", "feed_forward_residual"):  # listed in the order they run in
+            self._modules[name] = self._modules.pop(name)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Float[Tensor, "batch tokens d_model"],
+        memory: Float[Tensor, "batch keys d_memory"],
+        mask: Bool[Tensor, "..."] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Integer[Tensor, "*batch seen"] | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """Run the block on ``x``.
+
+        Args:
+            x: the decoder's tokens; none sees a later one.
+            memory: the encoder's output.
+            mask: which tokens of ``x`` may be attended to, besides the causal mask.
+            memory_mask: which tokens of the memory may be attended to.
+            positions: of all the decoder's tokens, the cached ones too.
+            cache: see :class:`DecoderCache`; ``x`` then are the tokens after those in it.
+        """
+        own, cross = (None, None) if cache is None else (cache.attention, cache.cross_attention)
+        where = {} if positions is None else {"positions": positions}
+        x = self.attention_residual(
+            x, lambda y: self.attention(y, mask=mask, causal=True, cache=own, **where)
+        )
+        x = self.cross_attention_residual(
+            x, lambda y: self.cross_attention(y, memory, memory_mask, cache=cross)
+        )
+        stream: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return stream
+
+
+@dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """Sizes and choices of an encoder-decoder.
+
+    Everything of :class:`attnbook.models.ModelConfig`; ``vocab_size`` and ``n_layers`` are the
+    encoder's. And:
+
+    Args:
+        target_vocab_size: number of different target tokens, with an embedding of their own; if
+            not given, source and target share vocabulary and embedding.
+        n_decoder_layers: blocks of the decoder; ``n_layers`` if not given.
+        padding_id: id that stands for padding, in source and target; no padding if not given.
+
+    Source: Vaswani et al. 2017, section 3; DeepNorm's constants for two stacks are those of Wang et
+    al. 2022, figure 2.
+
+    Example:
+        >>> config = TransformerConfig(vocab_size=40, n_layers=3, n_decoder_layers=1, padding_id=0)
+    """
+
+    target_vocab_size: int | None = None
+    n_decoder_layers: int | None = None
+    padding_id: int | None = None
+
+    def __post_init__(self) -> None:
+        """What only models of one stack have is refused."""
+        super().__post_init__()
+        if self.window is not None or self.embedding_norm or self.prediction_head:
+            raise ValueError(
+                "an encoder-decoder has no window, embedding_norm or prediction_head, got "
+                f"{self.window}, {self.embedding_norm} and {self.prediction_head}"
+            )
+
+
+class Transformer(Model):
+    r"""Encoder and decoder: reads a source, predicts each next token of a target.
+
+    .. math::
+        Y = \operatorname{encoder}(\text{source}), \qquad
+        \text{logits} = \operatorname{decoder}(\text{target}, Y)\, W_\text{out}
+
+    The three attentions and their masks: the encoder sees the whole source except padding, the
+    decoder its own tokens up to each one, and the memory :math:`Y` except padding. With one
+    vocabulary, source and target share the embedding, and tied, the output layer too. Padding may
+    come first or last, and positions count real tokens.
+
+    Source: Vaswani et al. 2017, section 3.
+
+    Example:
+        >>> model = Transformer(TransformerConfig(vocab_size=10, d_model=32, padding_id=0))
+        >>> source, target = torch.randint(10, (2, 7)), torch.randint(10, (2, 5))
+        >>> model(source, target).shape
+        torch.Size([2, 5, 10])
+        >>> model.generate(source, start_id=1, end_id=2, n_tokens=4).shape[0]
+        2
+    """
+
+    config_class = TransformerConfig
+    config: TransformerConfig
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        target_vocab = config.target_vocab_size or config.vocab_size
+        n_decoder = config.n_decoder_layers or config.n_layers
+        self.embedding = config.make_embedding(config.vocab_size)
+        self.target_embedding = (
+            config.make_embedding(target_vocab) if config.target_vocab_size else None
+        )
+        self.positions = config.make_positions()
+        self.target_positions = config.make_positions()
+        self.dropout = config.dropout
+        (encoder_alpha, _), (decoder_alpha, _) = deepnorm_pair(config.n_layers, n_decoder)
+        self.encoder_blocks = nn.ModuleList(
+            Block(**config.block_settings(causal=False, residual_scale=encoder_alpha))
+            for _ in range(config.n_layers)
+        )
+        self.encoder_norm = config.make_final_norm()
+        self.decoder_blocks = nn.ModuleList(
+            DecoderBlock(**config.block_settings(causal=True, residual_scale=decoder_alpha))
+            for _ in range(n_decoder)
+        )
+        self.decoder_norm = config.make_final_norm()
+        self.output = config.make_output(target_vocab)
+
+    def forward(
+        self,
+        source: Integer[Tensor, "batch source"],
+        target: Integer[Tensor, "batch target"],
+        *,
+        reduction: Reduction | None = None,
+        memory: Float[Tensor, "batch source d_model"] | None = None,
+        cache: list[DecoderCache] | None = None,
+    ) -> Any:
+        """Logits for the token after each target token; or the loss, if there is a reduction.
+
+        Args:
+            source: token ids to read.
+            target: token ids so far, beginning with a start token.
+            reduction: ``"mean"`` or ``"sum"``: what is returned is :meth:`loss`, so that wrappers
+                of the model's call, such as ``DistributedDataParallel``, see the training.
+            memory: from :meth:`encode`, if it is known already.
+            cache: as in :meth:`decode`.
+
+        Raises:
+            ValueError: if an id is outside its vocabulary, or a sequence is too long.
+        """
+        memory = self.encode(source) if memory is None else memory
+        if reduction is None:
+            return self.decode(target, memory, source, cache=cache)
+        padding = self.config.padding_id
+        logits = self.decode(target[:, :-1], memory, source)
+        return cross_entropy(
+            logits,
+            target[:, 1:],
+            ignored=-100 if padding is None else padding,
+            reduction=reduction,
+        )
+
+    def encode(
+        self, source: Integer[Tensor, "batch source"]
+    ) -> Float[Tensor, "batch source d_model"]:
+        """The memory: the encoder's output for each source token."""
+        real = self._real(source)
+        positions = count_positions(real, source.shape[1], source.device)
+        x = self._embed(self.embedding, self.positions, source, positions)
+        return self.encode_vectors(x, real, positions=positions)
+
+    def encode_vectors(
+        self,
+        x: Float[Tensor, "batch source d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Integer[Tensor, "*batch source"] | None = None,
+    ) -> Float[Tensor, "batch source d_model"]:
+        """The encoder from the embeddings on."""
+        for block in self.encoder_blocks:
+            x = block(x, mask, positions=positions)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(
+        self,
+        target: Integer[Tensor, "batch target"],
+        memory: Float[Tensor, "batch source d_model"],
+        source: Integer[Tensor, "batch source"],
+        *,
+        padding_mask: Bool[Tensor, "batch ... keys"] | None = None,
+        cache: list[DecoderCache] | None = None,
+    ) -> Float[Tensor, "batch target vocab"]:
+        """Logits for the token after each target token.
+
+        Args:
+            target: token ids; with a cache, those after the ones in it.
+            memory: from :meth:`encode`.
+            source: what the memory was made from: its padding is not attended to.
+            padding_mask: ``True`` for the target's real tokens, the cached ones too; if not given,
+                made from ``padding_id`` where there is no cache.
+            cache: from :meth:`new_cache`.
+        """
+        n_before = 0 if cache is None else len(cache[0])
+        n_keys = n_before + target.shape[1]
+        check_length(n_keys, self.config.max_tokens)
+        real = self._real(target) if padding_mask is None and n_before == 0 else padding_mask
+        real = None if real is None else real.flatten(1)[:, None, None]  # (batch, 1, 1, keys)
+        positions = count_positions(real, n_keys, target.device)
+        embedding = self.embedding if self.target_embedding is None else self.target_embedding
+        x = self._embed(embedding, self.target_positions, target, positions[..., n_before:])
+        x = self.decode_vectors(
+            x, memory, real, self._real(source), positions=positions, cache=cache
+        )
+        logits: Tensor = embedding.logits(x) if self.output is None else self.output(x)
+        return logits
+
+    def decode_vectors(
+        self,
+        x: Float[Tensor, "batch target d_model"],
+        memory: Float[Tensor, "batch source d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        positions: Integer[Tensor, "*batch keys"] | None = None,
+        cache: list[DecoderCache] | None = None,
+    ) -> Float[Tensor, "batch target d_model"]:
+        """The decoder from the embeddings on, up to its last norm."""
+        for i, block in enumerate(self.decoder_blocks):
+            seen = None if cache is None else cache[i]
+            x = block(x, memory, mask, memory_mask, positions=positions, cache=seen)
+        normed: Tensor = self.decoder_norm(x)
+        return normed
+
+    def new_cache(self) -> list[DecoderCache]:
+        """An empty cache for each block of the decoder."""
+        return [DecoderCache() for _ in self.decoder_blocks]
+
+    def loss(
+        self,
+        source: Integer[Tensor, "batch source"],
+        target: Integer[Tensor, "batch target"],
+        *,
+        reduction: Reduction = "mean",
+    ) -> Any:
+        """Mean cross-entropy in nats of each target token given those before; padding is left out.
+
+        In float32 where the model is in half precision.
+
+        Args:
+            source: token ids to read.
+            target: token ids with a start token in front.
+            reduction: ``"sum"`` gives (sum, number of target tokens): divided at the end, batches
+                of different padding add up exactly.
+
+        Raises:
+            ValueError: if nothing of the target is left to predict.
+        """
+        return self(source, target, reduction=reduction)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        source: Integer[Tensor, "batch source"],
+        *,
+        start_id: int,
+        end_id: int,
+        n_tokens: int,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: Generator | None = None,
+    ) -> Integer[Tensor, "batch target"]:
+        """One token after another, until each sequence has ended: the likeliest (greedy) or drawn.
+
+        Without dropout and without gradients, whatever mode the model is in; it stays in it.
+
+        Args:
+            source: token ids to read.
+            start_id: the target's first token.
+            end_id: ends a sequence. What follows it is filled with padding, or with ``end_id``
+                where the model has no padding.
+            n_tokens: stop after so many.
+            temperature: as in :func:`attnbook.models.sample`, and so are the others.
+            top_k: draw among so many.
+            top_p: draw among the likeliest that have this probability together.
+            generator: source of randomness.
+
+        Returns:
+            The targets without the start token, at most ``n_tokens`` long.
+
+        Raises:
+            ValueError: if ``end_id`` is the padding, which the loss leaves out: no model learns to
+                end so.
+        """
+        padding = self.config.padding_id
+        if end_id == padding:
+            raise ValueError(f"end_id {end_id} is padding_id: the loss leaves it out")
+        check_length(n_tokens, self.config.max_tokens)
+        new = source.new_full((len(source), 1), start_id)
+        target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
+        with self._evaluating():
+            memory, cache = self.encode(source), self.new_cache()
+            for _ in range(n_tokens):
+                logits = self(source, new, memory=memory, cache=cache)[:, -1]
+                if padding is not None:
+                    logits[:, padding] = -torch.inf  # the loss leaves it out: nobody learns it
+                drawn = sample(logits, temperature, top_k=top_k, top_p=top_p, generator=generator)[
+                    :, None
+                ].to(new.dtype)
+                new = drawn.masked_fill(ended, end_id if padding is None else padding)
+                target = torch.cat([target, new], dim=1)
+                ended = ended | (new == end_id)
+                if ended.all():
+                    break
+        return target
+
+    def _embed(
+        self,
+        embedding: TokenEmbedding,
+        table: nn.Module | None,
+        ids: Integer[Tensor, "batch tokens"],
+        positions: Integer[Tensor, "*batch tokens"],
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        check_length(ids.shape[1], self.config.max_tokens)
+        x: Tensor = embedding(ids)
+        x = x if table is None else x + table(positions)
+        return torch.dropout(x, self.dropout, self.training)
+
+    def _real(self, ids: Integer[Tensor, "batch keys"]) -> Bool[Tensor, "batch 1 1 keys"] | None:
+        return None if self.config.padding_id is None else token_mask(ids, self.config.padding_id)

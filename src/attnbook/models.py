@@ -1,0 +1,702 @@
+"""Models of one stack: an encoder with an output layer, a language model, and how it writes."""
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer
+from torch import Generator, Tensor, nn
+
+from attnbook import files
+from attnbook.attention import KeyValueCache, ProjectionBias
+from attnbook.blocks import ACTIVATIONS, Activation, Block, NormKind, check_choice, make_norm
+from attnbook.embedding import TokenEmbedding
+from attnbook.initialization import deepnorm_constants, draw_
+from attnbook.masks import combine_masks
+from attnbook.positions import (
+    ALiBi,
+    LearnedPositions,
+    Position,
+    Rotary,
+    RotaryScaling,
+    SinusoidalPositions,
+)
+
+PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
+NormChoice = Literal["pre", "post", "none", "deepnorm"]
+Reduction = Literal["mean", "sum"]
+M = TypeVar("M", bound="Model")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and choices of a model.
+
+    Args:
+        vocab_size: number of different tokens.
+        d_model: width of a token.
+        n_heads: attention heads, a divisor of ``d_model``.
+        n_layers: blocks.
+        d_ff: inner width of the feed-forward networks; ``4 * d_model`` if not given.
+        max_tokens: longest sequence.
+        norm: ``"post"``, ``"pre"``, ``"none"``, or ``"deepnorm"``: post-norm with a scaled stream;
+            its initial values are drawn by ``initialize(model, "deepnorm")``.
+        scaled: multiply token embeddings by sqrt(d_model).
+        embedding_init: initial values of the embedding, a key of
+            :data:`attnbook.initialization.DRAWS`.
+        tied: use the embedding matrix as the output layer too.
+        dropout: on embeddings, attention weights, inside feed-forward networks and on what blocks
+            add to the stream.
+        n_kv_heads: key and value heads, a divisor of ``n_heads``; as many as there are heads if
+            not given.
+        position: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` (half-split), ``"alibi"``
+            (bidirectional in an encoder) or ``"none"``.
+        rotary_base: of rotary positions, as in :class:`attnbook.positions.Rotary`; and so are
+            ``rotary_fraction`` and ``rotary_scaling``.
+        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"`` or ``"swiglu"``.
+        attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
+            ``"qkv"`` or ``"output"``.
+        feed_forward_bias: biases in the feed-forward networks.
+        norm_bias: biases in the LayerNorms.
+        norm_kind: ``"layer"`` or ``"rms"`` (Llama).
+        norm_eps: added to the variance in every norm.
+        final_norm: end each stack with a norm; if not given, pre-norm stacks do.
+        d_head: width of a head; d_model / n_heads if not given.
+        window: how many tokens each may attend to on its left, itself included (and as many on its
+            right in an encoder); all if not given.
+        embedding_norm: a norm on the sum of embedding and position (BERT).
+        prediction_head: BERT's: a linear layer, the activation and a norm before the output layer,
+            and a bias on the logits.
+
+    Source: the defaults of ``norm``, ``position``, ``activation``, ``scaled`` and ``tied`` are the
+    choices of Vaswani et al. 2017, sections 3.1 to 3.5.
+
+    Example:
+        >>> config = ModelConfig(vocab_size=1000, d_model=128, position="rotary")
+    """
+
+    vocab_size: int
+    d_model: int = 64
+    n_heads: int = 4
+    n_layers: int = 2
+    d_ff: int | None = None
+    max_tokens: int = 256
+    norm: NormChoice = "post"
+    scaled: bool = True
+    embedding_init: str = "inverse_sqrt"
+    tied: bool = True
+    dropout: float = 0.0
+    n_kv_heads: int | None = None
+    position: PositionKind = "sinusoidal"
+    rotary_base: float = 10000.0
+    rotary_fraction: float = 1.0
+    rotary_scaling: RotaryScaling | None = None
+    activation: Activation = "relu"
+    attention_bias: ProjectionBias = False
+    feed_forward_bias: bool = True
+    norm_bias: bool = True
+    norm_kind: NormKind = "layer"
+    norm_eps: float = 1e-5
+    final_norm: bool | None = None
+    d_head: int | None = None
+    window: int | None = None
+    embedding_norm: bool = False
+    prediction_head: bool = False
+
+    def __post_init__(self) -> None:
+        """Unknown words are refused here, what the parts can't be made of where they are made."""
+        check_choice("position", self.position, PositionKind)
+        check_choice("norm", self.norm, NormChoice)
+
+    def make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
+        """What is added to the embeddings."""
+        if self.position == "sinusoidal":
+            return SinusoidalPositions(self.max_tokens, self.d_model)
+        if self.position == "learned":
+            return LearnedPositions(self.max_tokens, self.d_model)
+        return None
+
+    def make_embedding(self, vocab_size: int) -> TokenEmbedding:
+        """Token embeddings."""
+        return TokenEmbedding(
+            vocab_size, self.d_model, scaled=self.scaled, init=self.embedding_init
+        )
+
+    def make_final_norm(self) -> nn.Module:
+        """What a stack ends with: pre-norm leaves the stream itself without a norm."""
+        wanted = self.norm == "pre" if self.final_norm is None else self.final_norm
+        return self.make_norm() if wanted else nn.Identity()
+
+    def make_norm(self) -> nn.Module:
+        """A norm outside the blocks."""
+        return make_norm(self.norm_kind, self.d_model, self.norm_eps, self.norm_bias)
+
+    def make_output(self, vocab_size: int) -> nn.Linear | None:
+        """The output layer, if it is not the embedding."""
+        if self.tied:
+            return None
+        output = nn.Linear(self.d_model, vocab_size, bias=False)
+        draw_(output.weight, "glorot", fan_in=self.d_model, fan_out=vocab_size)
+        return output
+
+    def block_settings(self, *, causal: bool, residual_scale: float) -> dict[str, Any]:
+        """Arguments of every block."""
+        rotary = Rotary("half_split", self.rotary_base, self.rotary_fraction, self.rotary_scaling)
+        in_attention: dict[str, Position] = {
+            "rotary": rotary,
+            "alibi": ALiBi(bidirectional=not causal),
+        }
+        return {
+            "d_model": self.d_model,
+            "n_heads": self.n_heads,
+            "d_ff": 4 * self.d_model if self.d_ff is None else self.d_ff,
+            "norm": "post" if self.norm == "deepnorm" else self.norm,
+            "norm_kind": self.norm_kind,
+            "n_kv_heads": self.n_kv_heads,
+            "d_head": self.d_head,
+            "position": in_attention.get(self.position),
+            "bias": self.attention_bias,
+            "activation": self.activation,
+            "residual_scale": residual_scale if self.norm == "deepnorm" else 1.0,
+            "norm_eps": self.norm_eps,
+            "feed_forward_bias": self.feed_forward_bias,
+            "norm_bias": self.norm_bias,
+            "dropout": self.dropout,
+        }
+
+
+class Model(nn.Module):
+    """What the models share: a configuration, and files.
+
+    A file holds the weights and the configuration (safetensors). It is written whole or not at
+    all: a save that is interrupted leaves the file that was there.
+    """
+
+    config_class: ClassVar[type[ModelConfig]] = ModelConfig
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if type(config) is not self.config_class:
+            raise TypeError(
+                f"{type(self).__name__} is made from a {self.config_class.__name__}, got a "
+                f"{type(config).__name__}"
+            )
+        self.config = config
+
+    def save(self, path: str | Path) -> None:
+        """Write weights and configuration to ``path``, replacing what is there.
+
+        Raises:
+            ValueError: if the configuration can't rebuild the model: names the first part that
+                differs.
+
+        Example:
+            >>> import tempfile
+            >>> model = Encoder(ModelConfig(vocab_size=10, d_model=32))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save(f"{folder}/model.safetensors")
+            ...     again = Encoder.load(f"{folder}/model.safetensors")
+            >>> again.config == model.config
+            True
+            >>> torch.equal(again.embedding.weight, model.embedding.weight)
+            True
+        """
+        with torch.device("meta"):
+            rebuilt = type(self)(self.config)
+        dropouts = {
+            _clean(name): module.dropout
+            for name, module in self.named_modules()
+            if isinstance(getattr(module, "dropout", None), float)
+        }
+        _set_dropouts(rebuilt, dropouts)
+        here, there = _description(self), _description(rebuilt)
+        for name in [*here, *there]:
+            if here.get(name) != there.get(name):
+                raise ValueError(
+                    f"the configuration can't rebuild {name}: it is {here.get(name, 'absent')}, "
+                    f"and would be {there.get(name, 'absent')}"
+                )
+        if (count := len(list(self.parameters()))) != len(list(rebuilt.parameters())):
+            raise ValueError(
+                f"the configuration can't rebuild parameters that were made one, got {count} in all"
+            )
+        weights = {_clean(name): tensor for name, tensor in self.state_dict().items()}
+        if on_meta := [name for name, tensor in weights.items() if tensor.is_meta]:
+            raise ValueError(f"{on_meta[0]} is on the meta device: there are no numbers to save")
+        tables = {
+            name: str(module.table.dtype).removeprefix("torch.")
+            for name, module in self.named_modules()
+            if isinstance(module, SinusoidalPositions)
+        }
+        metadata = {
+            "format": "attnbook",
+            "model": type(self).__name__,
+            "config": json.dumps(dataclasses.asdict(self.config)),
+            "tables": json.dumps(tables),
+            "dropouts": json.dumps(dropouts),
+        }
+        files.write(path, weights, metadata)
+
+    @classmethod
+    def load(cls: type[M], path: str | Path) -> M:
+        """The model in the file, on the CPU, in evaluation mode, in the type that was saved.
+
+        Raises:
+            ValueError: if the file does not hold a whole model of this class.
+
+        Example: as in :meth:`save`.
+        """
+        weights, metadata = files.read(path)
+        held = metadata.get("model") if metadata.get("format") == "attnbook" else "another format"
+        if held != cls.__name__:
+            raise ValueError(f"expected a {cls.__name__} of attnbook in {path}, got {held}")
+        try:
+            settings = json.loads(metadata["config"])
+            if settings["rotary_scaling"] is not None:
+                settings["rotary_scaling"] = RotaryScaling(**settings["rotary_scaling"])
+            # On the CPU, whatever the default is, and with no draw from the global generator.
+            with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+                model = cls(cls.config_class(**settings))
+                # Tables of positions are in no file, only their type.
+                for name, dtype in json.loads(metadata["tables"]).items():
+                    model.get_submodule(name).to(getattr(torch, dtype))
+            _set_dropouts(model, json.loads(metadata["dropouts"]))
+            model.load_state_dict(weights, assign=True)  # each weight in its own type
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{path} does not fit together: {error!r}") from None
+        return model.eval()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """In evaluation mode, and afterwards each part in the mode that it was in."""
+        training = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+class PredictionHead(nn.Module):
+    r"""BERT's way from the last block to the output layer.
+
+    .. math:: \operatorname{LN}(\phi(x W + b))
+
+    Source: Devlin et al. 2019; transformers 5.23.0, ``models/bert/modeling_bert.py``
+    (``BertPredictionHeadTransform``).
+
+    Example:
+        >>> PredictionHead(ModelConfig(10, activation="gelu"))(torch.randn(2, 5, 64)).shape
+        torch.Size([2, 5, 64])
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activation = config.activation
+        self.norm = config.make_norm()
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Apply it to each token alone."""
+        output: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        return output
+
+
+class Encoder(Model):
+    r"""Embedding plus position, a stack of blocks, and an output layer over the vocabulary.
+
+    .. math::
+        X_0 = c\,E_\text{ids} + P, \qquad X_l = \operatorname{block}_l(X_{l-1}), \qquad
+        \text{logits} = X_N W_\text{out}
+
+    :math:`W_\text{out} = E^\top` when tied; :math:`P` is absent with rotary positions, ALiBi or
+    none. A pre-norm stack ends with one more norm.
+
+    Source: Vaswani et al. 2017, sections 3.1 and 3.4.
+
+    Example:
+        >>> model = Encoder(ModelConfig(vocab_size=10, d_model=32))
+        >>> model(torch.randint(10, (2, 7))).shape
+        torch.Size([2, 7, 10])
+    """
+
+    causal = False
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.embedding = config.make_embedding(config.vocab_size)
+        self.positions = config.make_positions()
+        self.embedding_norm = config.make_norm() if config.embedding_norm else None
+        self.dropout = config.dropout
+        alpha, _ = deepnorm_constants(config.n_layers)
+        self.blocks = nn.ModuleList(
+            Block(**config.block_settings(causal=self.causal, residual_scale=alpha))
+            for _ in range(config.n_layers)
+        )
+        self.final_norm = config.make_final_norm()
+        self.head = PredictionHead(config) if config.prediction_head else None
+        self.output = config.make_output(config.vocab_size)
+        self.output_bias = (
+            nn.Parameter(torch.zeros(config.vocab_size)) if config.prediction_head else None
+        )
+
+    def forward(
+        self,
+        ids: Integer[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        targets: Integer[Tensor, "batch tokens"] | None = None,
+        reduction: Reduction = "mean",
+        padding_mask: Bool[Tensor, "batch ... keys"] | None = None,
+        cache: list[KeyValueCache] | None = None,
+    ) -> Any:
+        """Logits over the vocabulary for each token; or the loss, if there are targets.
+
+        Args:
+            ids: token ids; with a cache, those after the ones in it.
+            mask: ``True`` = may attend; broadcasts to (batch, heads, tokens, keys).
+            targets: the right answers: what is returned is :meth:`loss`, so that wrappers of the
+                model's call, such as ``DistributedDataParallel``, see the training.
+            reduction: as in :meth:`loss`.
+            padding_mask: ``True`` for real tokens, from :func:`attnbook.masks.padding_mask`,
+                :func:`attnbook.masks.token_mask`, or of shape (batch, keys). Nobody attends to the
+                others, and positions count real tokens: padding may come first.
+            cache: from :meth:`LanguageModel.new_cache`.
+
+        Raises:
+            ValueError: if an id is outside the vocabulary or the sequence is too long.
+        """
+        logits = self._logits(self._stack(ids, mask, padding_mask, cache))
+        return logits if targets is None else cross_entropy(logits, targets, reduction=reduction)
+
+    def loss(
+        self,
+        ids: Integer[Tensor, "batch tokens"],
+        targets: Integer[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        padding_mask: Bool[Tensor, "batch ... tokens"] | None = None,
+        reduction: Reduction = "mean",
+    ) -> Any:
+        """Mean cross-entropy in nats per target, in float32 where the model is in half precision.
+
+        Args:
+            ids: token ids.
+            targets: the right answer of each; −100 is left out.
+            mask: as in :meth:`forward`.
+            padding_mask: as there.
+            reduction: ``"sum"`` gives (sum, number of targets): divided at the end, batches of
+                different padding add up exactly.
+
+        Raises:
+            ValueError: if the shapes differ, or all targets are left out.
+        """
+        return self(ids, mask, targets=targets, padding_mask=padding_mask, reduction=reduction)
+
+    def input(
+        self,
+        ids: Integer[Tensor, "batch tokens"],
+        positions: Integer[Tensor, "*batch tokens"] | None = None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """What the first block gets: embedding plus position, 0, 1, 2, … if none are given."""
+        x: Tensor = self.embedding(ids)  # (batch, tokens, d_model)
+        if self.positions is not None:
+            if positions is None:
+                positions = torch.arange(ids.shape[1], device=ids.device)
+            x = x + self.positions(positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        return torch.dropout(x, self.dropout, self.training)
+
+    def _stack(
+        self,
+        ids: Integer[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "..."] | None,
+        padding_mask: Bool[Tensor, "batch ... keys"] | None,
+        cache: list[KeyValueCache] | None,
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """From the ids to the last block's output, normed."""
+        n_before = 0 if cache is None else len(cache[0])
+        n_keys = n_before + ids.shape[1]
+        check_length(n_keys, self.config.max_tokens)
+        positions = count_positions(padding_mask, n_keys, ids.device)  # (keys,) or (batch, keys)
+        if padding_mask is not None:
+            mask = combine_masks(mask, padding_mask.flatten(1)[:, None, None])
+        mask = combine_masks(mask, near_mask(positions, n_before, self.config.window))
+        x = self.input(ids, positions[..., n_before:])
+        where = {} if padding_mask is None else {"positions": positions}
+        for i, block in enumerate(self.blocks):
+            seen = None if cache is None else cache[i]
+            x = block(x, mask, causal=self.causal, cache=seen, **where)
+        normed: Tensor = self.final_norm(x)
+        return normed
+
+    def _logits(
+        self, x: Float[Tensor, "batch tokens d_model"]
+    ) -> Float[Tensor, "batch tokens vocab"]:
+        x = x if self.head is None else self.head(x)
+        logits: Tensor = self.embedding.logits(x) if self.output is None else self.output(x)
+        return logits if self.output_bias is None else logits + self.output_bias
+
+
+class LanguageModel(Encoder):
+    r"""The same stack with causal masks: predicts each next token from those before.
+
+    .. math:: \text{logits}_t = \log p(\text{id}_{t+1} \mid \text{id}_1 \dots \text{id}_t) +
+              \text{const}
+
+    Source: Radford et al. 2019, section 2.3, for the decoder-only form.
+
+    Example:
+        >>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32))
+        >>> ids = torch.randint(10, (2, 8))
+        >>> model.loss(ids[:, :-1], ids[:, 1:]).shape
+        torch.Size([])
+        >>> model.generate(ids, 5, temperature=0).shape
+        torch.Size([2, 13])
+    """
+
+    causal = True
+
+    def new_cache(self) -> list[KeyValueCache]:
+        """An empty cache for each block."""
+        return [KeyValueCache() for _ in self.blocks]
+
+    @torch.no_grad()
+    def generate(
+        self,
+        ids: Integer[Tensor, "batch tokens"],
+        n_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop_ids: Collection[int] = (),
+        padding_mask: Bool[Tensor, "batch ... tokens"] | None = None,
+        generator: Generator | None = None,
+    ) -> Integer[Tensor, "batch more"]:
+        r"""Continue each sequence by at most ``n_tokens`` tokens, one after another, with a cache.
+
+        Without dropout and without gradients, whatever mode the model is in; it stays in it.
+
+        Args:
+            ids: the beginning, at least one token.
+            n_tokens: how many to add.
+            temperature: as in :func:`sample`, and so are ``top_k``, ``top_p``, ``generator``.
+            top_k: draw among so many.
+            top_p: draw among the likeliest that have this probability together.
+            stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
+            padding_mask: ``True`` for real tokens, as in :meth:`forward`: beginnings of different
+                length, padded on either side.
+            generator: source of randomness.
+
+        Returns:
+            The beginning and what was added, (batch, tokens + at most n_tokens).
+
+        Raises:
+            ValueError: if the result could be longer than ``max_tokens``, or logits are not finite.
+
+        Example:
+            >>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32))
+            >>> beginning = torch.randint(10, (2, 3))
+            >>> draws = torch.Generator().manual_seed(0)
+            >>> model.generate(beginning, 4, temperature=0.8, top_k=5, generator=draws).shape
+            torch.Size([2, 7])
+        """
+        check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
+        stops = torch.tensor(sorted(stop_ids), dtype=ids.dtype, device=ids.device)
+        real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
+        cache, new = self.new_cache(), ids
+        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        with self._evaluating():
+            for step in range(n_tokens):
+                logits = self(new, padding_mask=real, cache=cache)  # (batch, new tokens, vocab)
+                if step == 0 and real is not None:  # after the last real token
+                    n_after = real.flip(1).int().argmax(dim=1)
+                    logits = logits[torch.arange(len(ids)), ids.shape[1] - 1 - n_after]
+                else:
+                    logits = logits[:, -1]
+                drawn = sample(
+                    logits, temperature, top_k=top_k, top_p=top_p, generator=generator
+                ).to(ids.dtype)
+                new = torch.where(ended, ids[:, -1], drawn)[:, None]
+                ids = torch.cat([ids, new], dim=1)
+                ended = ended | torch.isin(new[:, 0], stops)
+                if ended.all():
+                    break
+                if real is not None:
+                    real = F.pad(real, (0, 1), value=True)
+        return ids
+
+
+def sample(
+    logits: Float[Tensor, "batch vocab"],
+    temperature: float = 1.0,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: Generator | None = None,
+) -> Integer[Tensor, "batch"]:
+    r"""Draw one token for each row.
+
+    .. math:: t \sim \operatorname{softmax}(\text{logits} / \text{temperature})
+
+    Args:
+        logits: over the vocabulary.
+        temperature: 0 takes the largest logit (greedy), 1 draws from the model's own distribution.
+        top_k: draw among the ``top_k`` largest logits only.
+        top_p: draw among the likeliest tokens only, as many as it takes to have this probability.
+        generator: source of randomness; torch's global one if none is given.
+
+    Raises:
+        ValueError: if logits are not finite: a model that has gone wrong would go on writing.
+
+    Source: Fan et al. 2018, section 5 (top-k); Holtzman et al. 2020, section 3.1 (top-p).
+
+    Example:
+        >>> sample(torch.tensor([[1.0, 3.0, 2.0]]), 0.0)
+        tensor([1])
+    """
+    largest = logits.amax(dim=-1, keepdim=True)
+    if not largest.isfinite().all():
+        raise ValueError(f"logits must be finite, got {largest.flatten().tolist()} as the largest")
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    if top_k is not None and top_k < logits.shape[-1]:
+        values, tokens = logits.topk(top_k)
+        drawn = sample(values, temperature, top_p=top_p, generator=generator)
+        return tokens.gather(1, drawn[:, None])[:, 0]
+    # Relative to the largest, so that at a low temperature none becomes +inf.
+    temperature = max(temperature, torch.finfo(logits.dtype).tiny)
+    probabilities = ((logits - largest) / temperature).softmax(dim=-1)
+    if top_p is not None:
+        ordered, order = probabilities.sort(dim=-1, descending=True)
+        beyond = ordered.cumsum(dim=-1) - ordered >= top_p  # enough without this one
+        probabilities = probabilities.masked_fill(beyond.gather(1, order.argsort(dim=-1)), 0.0)
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+
+
+def cross_entropy(
+    logits: Float[Tensor, "batch tokens vocab"],
+    targets: Integer[Tensor, "batch tokens"],
+    *,
+    ignored: int = -100,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, ""] | tuple[Float[Tensor, ""], Integer[Tensor, ""]]:
+    """Cross-entropy in nats: the mean over targets, or (sum, number of targets).
+
+    Args:
+        logits: for each token.
+        targets: the right answers.
+        ignored: the target that is left out.
+        reduction: ``"mean"`` or ``"sum"``.
+
+    Raises:
+        ValueError: if the shapes differ, or all targets are left out (where values can be read:
+            not on a GPU, compiled, traced or vectorized; the mean is NaN there).
+
+    Example:
+        >>> cross_entropy(torch.zeros(1, 2, 8), torch.tensor([[3, -100]]))   # ln 8
+        tensor(2.0794)
+    """
+    if targets.shape != logits.shape[:2]:
+        raise ValueError(
+            f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
+            f"shape {tuple(targets.shape)}"
+        )
+    count = (targets != ignored).sum()
+    if _is_zero(count):
+        raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
+    # A mean over many tokens in half precision would be rounded, or overflow.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=ignored, reduction=reduction
+    )
+    return loss if reduction == "mean" else (loss, count)
+
+
+def count_positions(
+    padding_mask: Bool[Tensor, "batch ... keys"] | None, n_keys: int, device: torch.device
+) -> Integer[Tensor, "*batch keys"]:
+    """The position of each key among the real ones: padding may come first.
+
+    Example:
+        >>> count_positions(torch.tensor([[False, False, True, True]]), 4, torch.device("cpu"))
+        tensor([[0, 0, 0, 1]])
+    """
+    if padding_mask is None:
+        return torch.arange(n_keys, device=device)
+    return (padding_mask.flatten(1).cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def near_mask(
+    positions: Integer[Tensor, "*batch keys"], n_before: int, window: int | None
+) -> Bool[Tensor, "..."] | None:
+    """Who is nearer than ``window`` to whom: the queries are the keys from ``n_before`` on.
+
+    Example:
+        >>> near_mask(torch.arange(3), 0, 2).int()
+        tensor([[1, 1, 0],
+                [1, 1, 1],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    if window is None:
+        return None
+    distance = positions[..., n_before:, None] - positions[..., None, :]  # (…, queries, keys)
+    near = distance.abs() < window
+    return near if near.dim() == 2 else near[:, None]
+
+
+def check_length(n_tokens: int, max_tokens: int) -> None:
+    """Refuse a sequence that is longer than the model's.
+
+    Example:
+        >>> check_length(300, 256)
+        Traceback (most recent call last):
+        ValueError: the model takes at most 256 tokens, got 300
+    """
+    if n_tokens > max_tokens:
+        raise ValueError(f"the model takes at most {max_tokens} tokens, got {n_tokens}")
+
+
+def _is_zero(count: Tensor) -> bool:
+    """Whether it is known to be: not where a value can't be read, or only by waiting for a GPU."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not count.is_cpu:
+        return False
+    try:
+        return not count
+    except RuntimeError:  # inside vmap or FakeTensorMode
+        return False
+
+
+def _clean(name: str) -> str:
+    """The name as it is without ``torch.compile``."""
+    return ".".join(word for word in name.split(".") if word != "_orig_mod")
+
+
+def _set_dropouts(model: Model, dropouts: Mapping[str, float]) -> None:
+    for name, module in model.named_modules():
+        if name in dropouts:
+            module.dropout = dropouts[name]
+
+
+def _description(model: Model) -> dict[str, str]:
+    """What a configuration has to say: class and settings of each part, shape of each tensor."""
+    parts = {
+        _clean(name): f"a {type(module).__name__}({module.extra_repr()})"
+        for name, module in model.named_modules(remove_duplicate=False)
+        if name and "_orig_mod" not in module._modules
+    }
+    tensors = {
+        _clean(name): f"of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else "odd"
+        for name, tensor in model.state_dict().items()
+    }
+    return parts | tensors
