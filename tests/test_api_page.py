@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import attnbook
-from attnbook import sliding_window_mask
 
 PAGE = Path(__file__).parents[1] / "chapters" / "api.md"
 
@@ -27,14 +26,15 @@ def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for recipe in recipes:
         exec(recipe, names)
     assert names["longer"].shape == (8, 25)
-    windowed, beginning = names["windowed"], names["beginning"]
-    with torch.no_grad():
-        whole = windowed(beginning, sliding_window_mask(11, before=3))
-    assert torch.allclose(whole[:, 8:], names["logits"], atol=1e-5)
+    assert names["logits"].shape == (8, 3, 100)
+    assert names["continued"].shape[0] == 3
+    assert names["count"] == 2 + 4 + 0
     assert names["weights"].shape == (2, 4, 10, 10)
+    with torch.no_grad():
+        reference = names["gpt2"](names["ids"]).logits
+    assert torch.allclose(names["ours"](names["ids"]), reference, atol=1e-4)
+    assert torch.allclose(names["same"](names["ids"]), reference, atol=1e-4)
     assert names["loss"].isfinite()
     assert names["loss_by_hand"] < 0.9 * np.log(100)
     assert names["loss"].item() == pytest.approx(names["loss_by_hand"], rel=1e-6)
-    gpt2, x = names["gpt2"], names["x"]
-    assert torch.allclose(gpt2.transformer.h[0].attn(x)[0], names["output"], atol=1e-6)
     assert names["errors"].keys() == {"x", "weight"}

@@ -1,24 +1,34 @@
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jaxtyping
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbook import (
+    ALiBi,
+    KeyValueCache,
+    MultiHeadAttention,
+    Position,
+    Rotary,
     attention_logits,
     attention_weights,
     causal_mask,
+    combine_masks,
     scaled_dot_product_attention,
-    sliding_window_mask,
 )
 from strategies import (
+    POSITIONS,
     Call,
+    Own,
+    assert_gradients_are_finite_differences,
     assert_near,
     assert_rounded,
     attend,
@@ -26,13 +36,24 @@ from strategies import (
     calls,
     dtypes,
     in_a_row,
-    in_wide_and_narrow,
+    in_every_dtype,
+    memory_for,
+    modules,
     on_both_paths,
     on_every_device,
-    refused,
+    rounded,
+    run,
     seeds,
     sizes,
+    slanted,
+    tokens_for,
+    turned,
+    with_every_position,
+    with_random_biases,
 )
+
+LINEARS = ["query", "key", "value", "output"]
+paths = st.sampled_from(["fused", "explicit"])
 
 
 def test_shapes_in_the_types_are_checked_here() -> None:
@@ -48,106 +69,80 @@ def test_logits_are_scaled_dot_products(leading: list[int], scale: float | None)
     query, key = torch.randn(*leading, 3, 16), torch.randn(*leading, 4, 16)
     logits = attention_logits(query, key, scale=scale)
     factor = 1 / 4 if scale is None else scale
-    for i in range(3):
-        for j in range(4):
-            dot = (query[..., i, :] * key[..., j, :]).sum(-1)
-            assert_near(logits[..., i, j], factor * dot, 1e-13)
-
-
-def test_weights_are_the_softmax_over_the_allowed_keys() -> None:
-    logits = torch.randn(5, 7)
-    mask = (torch.rand(5, 7) < 0.5) | (torch.arange(7) == 0)
-    weights = attention_weights(logits, mask)
-    for i in range(5):
-        exps = [math.exp(s) if m else 0.0 for s, m in zip(logits[i], mask[i], strict=True)]
-        assert weights[i].tolist() == pytest.approx([e / sum(exps) for e in exps], abs=1e-15)
-
-
-def assert_sums_to_one(weights: Tensor, some: Tensor) -> None:
-    """Each row, summed without rounding, or to zero where there is not ``some`` key."""
-    assert_near(weights.double().sum(-1), some.double(), 2 * torch.finfo(weights.dtype).eps)
+    for i, j in itertools.product(range(3), range(4)):
+        dot = (query[..., i, :] * key[..., j, :]).sum(-1)
+        assert_near(logits[..., i, j], factor * dot, 1e-13)
 
 
 @given(seed=seeds, leading=st.lists(sizes, max_size=2), keys=sizes, dtype=dtypes, data=st.data())
-def test_weights_sum_to_one_and_are_zero_where_masked(
+def test_weights_are_the_softmax_over_the_allowed_keys(
     seed: int, leading: list[int], keys: int, dtype: torch.dtype, data: st.DataObject
 ) -> None:
     torch.manual_seed(seed)
     logits, mask = torch.randn(*leading, 3, keys, dtype=dtype), None
     if data.draw(st.booleans()):
         mask = torch.rand(broadcastable(data.draw, logits.shape)) < data.draw(st.floats(0, 1))
-    weights = attention_weights(logits, mask)
-    allowed = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
-    allowed = allowed.expand_as(logits)
-    assert torch.equal(weights == 0, ~allowed)
-    assert_sums_to_one(weights, allowed.any(-1))
-
-
-def test_huge_logits_give_finite_weights() -> None:
-    logits = torch.tensor([[1e6, 0.0, -1e6], [-1e6, 1e6, 0.0]])
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
-    expected = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    assert torch.equal(attention_weights(logits, mask), expected)
-
-
-def test_logits_are_left_as_they_were() -> None:
-    logits = torch.randn(3, 4)
     before = logits.clone()
-    attention_weights(logits, torch.rand(3, 4) < 0.5)
+    weights = attention_weights(logits, mask)
     assert torch.equal(logits, before)
+    allowed = torch.ones(()).bool() if mask is None else mask
+    exps = logits.double().exp() * allowed.expand_as(logits)
+    expected = exps / exps.sum(-1, keepdim=True).clamp(min=1e-300)  # an empty row: zeros
+    assert torch.equal(weights == 0, exps == 0)
+    assert_near(weights.double(), expected, 5 * torch.finfo(dtype).eps)
 
 
-def test_gradients_of_logits_and_weights_are_those_of_finite_differences() -> None:
-    query, key = (torch.randn(2, n, 3, requires_grad=True) for n in (2, 4))
-    assert torch.autograd.gradcheck(attention_logits, (query, key))
-    mask = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0]]).bool()
-    logits = torch.randn(2, 4, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda s: attention_weights(s, mask), (logits,))
-    assert torch.autograd.gradcheck(attention_weights, (logits,))
+@in_every_dtype
+def test_weights_stay_finite_whatever_the_logits(dtype: torch.dtype) -> None:
+    smallest, some = torch.full((1, 3), torch.finfo(dtype).min, dtype=dtype), torch.arange(3) != 1
+    assert attention_weights(smallest, some).tolist() == [[0.5, 0, 0.5]]
+    huge = torch.tensor([[6e4, 0.0, -6e4], [-6e4, 6e4, 0.0]], dtype=dtype)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    assert attention_weights(huge, mask).tolist() == [[1, 0, 0], [1, 0, 0]]
+    for held in (-math.inf, math.inf, math.nan):
+        logits = torch.full((1, 3), held, dtype=dtype, requires_grad=True)
+        weights = attention_weights(logits, torch.zeros(1, 3).bool())
+        weights.sum().backward()
+        assert not weights.any()
+        assert not logits.grad.any()
 
 
 # The function and its two paths
 
 
 def by_definition(call: Call) -> tuple[Tensor, Tensor]:
-    """One query at a time, over the keys it may attend to; query head h asks key head h // group.
-
-    Returns the output and the weights.
-    """
-    allowed, group = call.allowed(), call.group
-    queries, keys = allowed.shape[-2:]
+    """Output and weights, one query at a time; query head h uses key head h // group."""
+    allowed = call.allowed()
     scale = 1 / math.sqrt(call.query.shape[-1]) if call.scale is None else call.scale
-    query, key, value = (x.reshape(-1, *x.shape[-2:]) for x in (call.query, call.key, call.value))
     bias = torch.zeros(()) if call.bias is None else call.bias
-    bias = bias.expand_as(allowed).reshape(-1, queries, keys)
-    output = torch.zeros(len(query), queries, value.shape[-1])
-    weights = torch.zeros(len(query), queries, keys)
-    for h, rows in enumerate(allowed.reshape(-1, queries, keys)):
-        for i, row in enumerate(rows):
-            js = row.nonzero().flatten().tolist()
-            exps = {
-                j: math.exp(scale * float(query[h, i] @ key[h // group, j]) + float(bias[h, i, j]))
-                for j in js
-            }
-            for j in js:
-                weights[h, i, j] = exps[j] / sum(exps.values())
-                output[h, i] += weights[h, i, j] * value[h // group, j]
-    return output.reshape(*allowed.shape[:-1], -1), weights.reshape(allowed.shape)
+    bias, weights = bias.expand_as(allowed), torch.zeros(allowed.shape)
+    output = torch.zeros(*allowed.shape[:-1], call.value.shape[-1])
+    for row in itertools.product(*map(range, allowed.shape[:-1])):
+        head = (*row[:-2], row[-2] // call.group) if len(row) > 1 else ()
+        key, value, seen = call.key[head], call.value[head], allowed[row].nonzero().flatten()
+        logits = [scale * float(call.query[row] @ key[j]) + float(bias[row][j]) for j in seen]
+        total = sum(math.exp(logit) for logit in logits)
+        for j, logit in zip(seen, logits, strict=True):
+            weights[row][j] = math.exp(logit) / total
+            output[row] += weights[row][j] * value[j]
+    return output, weights
 
 
 @given(calls(), dtypes)
-def test_both_paths_are_the_definition(call: Call, dtype: torch.dtype) -> None:
+def test_both_paths_equal_the_definition(call: Call, dtype: torch.dtype) -> None:
     call = call.to(dtype)
-    explicit, fused = call.both(), call.by("fused")
-    assert explicit[0].dtype == explicit[1].dtype == fused.dtype == dtype
     output, weights = by_definition(call.to(torch.float64))
-    assert_rounded(explicit[0], output)
-    assert_rounded(explicit[1], weights)
-    assert_rounded(fused, output)
+    options = {"causal": call.causal, "scale": call.scale, "bias": call.bias}
+    tensors = call.query, call.key, call.value, call.mask
+    explicit = scaled_dot_product_attention(*tensors, **options, return_weights=True)
+    fused = scaled_dot_product_attention(*tensors, **options)
+    for result, expected in zip((*explicit, fused), (output, weights, output), strict=True):
+        assert result.dtype == dtype
+        assert_rounded(result, expected)
 
 
 @given(calls(), dtypes)
-def test_gradients_of_both_paths_are_the_definitions(call: Call, dtype: torch.dtype) -> None:
+def test_gradients_of_both_paths_equal_the_exact_ones(call: Call, dtype: torch.dtype) -> None:
     call = call.to(dtype)
     exact = call.to(torch.float64)
     for tensor in (*call.tensors, *exact.tensors):
@@ -160,49 +155,22 @@ def test_gradients_of_both_paths_are_the_definitions(call: Call, dtype: torch.dt
         assert_rounded(in_a_row(gradients), in_a_row(expected))
 
 
-@pytest.mark.parametrize("extra", ["nothing", "mask", "bias", "both", "causal", "window"])
+@pytest.mark.parametrize("extra", ["nothing", "mask", "bias", "both", "causal"])
 @on_both_paths
-def test_gradients_are_those_of_finite_differences(path: str, extra: str) -> None:
-    queries, keys, leading, heads = 2, 3, (1, 2), (1, 4)
+def test_gradients_of_the_function_equal_finite_differences(path: str, extra: str) -> None:
+    shapes = (1, 4, 2, 2), (1, 2, 3, 2), (1, 2, 3, 1), (4, 2, 3)
+    tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
     mask = torch.tensor([[1, 0, 1], [0, 0, 0]]).bool() if extra in ("mask", "both") else None
-    mask = sliding_window_mask(queries, keys, before=0) if extra == "window" else mask
-    tensors = [torch.randn(*heads, queries, 2), torch.randn(*leading, keys, 2)]
-    tensors.append(torch.randn(*leading, keys, 1))
-    if extra in ("bias", "both"):
-        tensors.append(torch.randn(*heads[-1:], queries, keys))
-    for tensor in tensors:
-        tensor.requires_grad_()
-
-    def output(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
-        return attend(path, query, key, value, mask, bias=bias, causal=extra == "causal")
-
-    assert torch.autograd.gradcheck(output, tensors)
-
-
-@given(calls(causal=False), seeds, dtypes)
-@on_both_paths
-def test_keys_have_no_order(path: str, call: Call, seed: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(seed)
-    call = call.to(dtype)
-    order = torch.randperm(call.key.shape[-2])
-
-    def permuted(x: Tensor | None) -> Tensor | None:
-        return x if x is None or x.dim() == 0 or x.shape[-1] == 1 else x[..., order]
-
-    other = replace(
-        call,
-        key=call.key[..., order, :],
-        value=call.value[..., order, :],
-        mask=permuted(call.mask),
-        bias=permuted(call.bias),
-    )
-    assert_rounded(other.by(path), call.by(path))
+    bias = tensors.pop() if extra in ("bias", "both") else None
+    options = {"mask": mask, "bias": bias, "causal": extra == "causal"}
+    leaves = [*tensors[:3], *([] if bias is None else [bias])]
+    assert_gradients_are_finite_differences(lambda: attend(path, *tensors[:3], **options), *leaves)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @on_both_paths
 @given(data=st.data(), dtype=dtypes)
-def test_what_a_query_may_not_attend_to_is_not_seen_to_the_last_bit(
+def test_forbidden_keys_change_nothing_to_the_last_bit(
     path: str, causal: bool, data: st.DataObject, dtype: torch.dtype
 ) -> None:
     call = data.draw(calls(causal=causal)).to(dtype)
@@ -211,32 +179,20 @@ def test_what_a_query_may_not_attend_to_is_not_seen_to_the_last_bit(
     key, value = call.key.clone(), call.value.clone()
     key[..., t, :] += 1.0
     value[..., t, :] += 1e4  # even of the smallest weight something is left
-    before, after = call.by(path), replace(call, key=key, value=value).by(path)
-    assert torch.equal(after[~sees], before[~sees])
-    assert (after[sees] != before[sees]).any(-1).all()
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@on_both_paths
-@given(data=st.data(), dtype=dtypes)
-def test_so_it_gets_no_gradient_and_leaves_that_of_others_as_it_is(
-    path: str, causal: bool, data: st.DataObject, dtype: torch.dtype
-) -> None:
-    call = data.draw(calls(causal=causal)).to(dtype)
-    t = data.draw(st.integers(0, call.key.shape[-2] - 1))
-    key, value = call.key.clone(), call.value.clone()
-    key[..., t, :], value[..., t, :] = 10.0, -10.0
     other = replace(call, key=key, value=value)
     for tensor in (*call.tensors, *other.tensors):
         tensor.requires_grad_()
-    direction = torch.randn(*call.query.shape[:-1], value.shape[-1], dtype=dtype)
-    direction[call.allowed()[..., t]] = 0.0
-    before = torch.autograd.grad(call.by(path), call.tensors, direction)
-    after = torch.autograd.grad(other.by(path), other.tensors, direction)
-    for ours, theirs in zip(after, before, strict=True):
-        assert torch.equal(ours, theirs)
-    assert not before[1][..., t, :].any()
-    assert not before[2][..., t, :].any()
+    before, after = call.by(path), other.by(path)
+    assert torch.equal(after[~sees], before[~sees])
+    assert (after[sees] != before[sees]).any(-1).all()
+    direction = torch.randn_like(before)
+    direction[sees] = 0.0
+    gradients = torch.autograd.grad(before, call.tensors, direction)
+    others = torch.autograd.grad(after, other.tensors, direction)
+    for one, another in zip(gradients, others, strict=True):
+        assert torch.equal(one, another)
+    assert not gradients[1][..., t, :].any()
+    assert not gradients[2][..., t, :].any()
 
 
 @on_both_paths
@@ -249,40 +205,41 @@ def test_no_keys_give_zeros_and_no_queries_give_nothing(path: str) -> None:
     assert attend(path, some[:0], some[:0], some[:0]).shape == (0, 3, 4)
 
 
-# Rows without a key
-
-
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize(
-    ("leading", "group"), [((), 1), ((2,), 3), ((2, 2), 1)], ids=["2D", "3D-GQA", "4D"]
-)
-@pytest.mark.parametrize("extra", ["nothing", "bias", "causal", "causal-offset", "per-head"])
+@pytest.mark.parametrize(("leading", "group"), [((), 1), ((2,), 3), ((2, 2), 1)])
+@pytest.mark.parametrize("extra", ["nothing", "bias", "infinite bias", "causal", "more keys"])
 @on_both_paths
-@in_wide_and_narrow
+@in_every_dtype
 @on_every_device
-def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradient(
+def test_empty_rows_give_zeros_and_zero_gradients(
     path: str, extra: str, leading: tuple[int, ...], group: int, dtype: torch.dtype, device: str
 ) -> None:
     heads = (*leading[:-1], leading[-1] * group) if leading else ()
-    keys, options = (7 if extra == "causal-offset" else 5), {"dtype": dtype, "device": device}
-    query = torch.randn(*heads, 5, 8, **options)
-    key, value = torch.randn(2, *leading, keys, 8, **options)
-    bias = torch.randn(*heads[-1:], 5, keys, **options) if extra == "bias" else None
+    keys, options = (7 if extra == "more keys" else 5), {"dtype": dtype, "device": device}
+    tensors = [torch.randn(*heads, 5, 8, **options)]
+    tensors += [torch.randn(*leading, keys, 8, **options) for _ in range(2)]
     mask = torch.rand(5, keys, device=device) < 0.7
     mask[-1, :2] = True
     mask[2], mask[:, 3] = False, False  # query 2 attends to nothing, nobody attends to key 3
-    mask = mask.expand(*heads, 5, keys) if extra == "per-head" else mask
-    tensors = [query, key, value] if bias is None else [query, key, value, bias]
+    bias = None
+    if "bias" in extra:
+        tensors.append(torch.randn(*heads[-1:], 5, keys, **options))
+        tensors[-1][..., 4] = -math.inf if extra == "infinite bias" else 0.0
+        bias = tensors[-1]
+    if extra == "infinite bias":  # mask and bias forbid it together
+        mask[2, 4] = True
     for tensor in tensors:
         tensor.requires_grad_()
+    causal = extra in ("causal", "more keys")
     with torch.autograd.detect_anomaly():  # no NaN on the way back either
-        output = attend(path, query, key, value, mask, bias=bias, causal=extra.startswith("causal"))
+        output = attend(path, *tensors[:3], mask, bias=bias, causal=causal)
         (output * torch.randn_like(output)).sum().backward()
     assert output.dtype == dtype
     assert not output[..., 2, :].any()
-    assert not query.grad[..., 2, :].any()
-    assert not key.grad[..., 3, :].any()
-    assert not value.grad[..., 3, :].any()
+    query, key, value = (tensor.grad for tensor in tensors[:3])
+    assert not query[..., 2, :].any()
+    assert not key[..., 3, :].any()
+    assert not value[..., 3, :].any()
     if bias is not None:
         assert not bias.grad[..., 2, :].any()
         assert not bias.grad[..., 3].any()
@@ -291,76 +248,48 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradient(
         assert tensor.any()
 
 
-@pytest.mark.parametrize("leading", [(), (1, 2)], ids=str)
+@pytest.mark.parametrize("leading", [(), (1, 2)])
 @on_both_paths
-@in_wide_and_narrow
-@on_every_device
-def test_where_every_query_may_attend_to_nothing_all_is_zero(
-    path: str, leading: tuple[int, ...], dtype: torch.dtype, device: str
+@in_every_dtype
+def test_mask_without_any_true_gives_zeros(
+    path: str, leading: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    tensors = torch.randn(3, *leading, 3, 8, dtype=dtype, device=device).requires_grad_()
+    tensors = torch.randn(3, *leading, 3, 8, dtype=dtype).requires_grad_()
     shapes = [(), (1,), (3,), (3, 3), (*leading, 3, 3), *([(2, 1, 1)] if leading else [])]
-    for shape in shapes:
-        for bias in (None, torch.randn(3, 3, dtype=dtype, device=device)):
-            mask = torch.zeros(shape, dtype=torch.bool, device=device)
-            output = attend(path, *tensors, mask, bias=bias)
-            assert not output.any()
-            assert not torch.autograd.grad(output.sum(), tensors)[0].any()
+    for shape, bias in itertools.product(shapes, (None, torch.randn(3, 3, dtype=dtype))):
+        output = attend(path, *tensors, torch.zeros(shape).bool(), bias=bias)
+        assert not output.any()
+        assert not torch.autograd.grad(output.sum(), tensors)[0].any()
 
 
-@in_wide_and_narrow
-def test_the_smallest_logit_is_still_more_than_a_forbidden_one(dtype: torch.dtype) -> None:
-    logits = torch.full((1, 3), torch.finfo(dtype).min, dtype=dtype)
-    weights = attention_weights(logits, torch.tensor([True, False, True]))
-    assert weights.tolist() == [[0.5, 0, 0.5]]
-
-
-@pytest.mark.parametrize("held", [-math.inf, math.inf, math.nan])
-def test_rows_that_attend_to_nothing_may_hold_any_logits(held: float) -> None:
-    logits = torch.full((2, 3), held, requires_grad=True)
-    mask = torch.tensor([[False, False, False], [False, True, False]])
-    weights = attention_weights(torch.where(mask, 0.0, logits), mask)
-    assert weights.tolist() == [[0, 0, 0], [0, 1, 0]]
-    weights.sum().backward()
-    assert not logits.grad.any()
-
-
-@on_both_paths
-def test_what_mask_and_bias_forbid_together_gives_zeros(path: str) -> None:
-    tensors = torch.randn(3, 2, 4).requires_grad_()
-    mask, bias = torch.tensor([True, False]), torch.tensor([-math.inf, 0.0])
-    output = attend(path, *tensors, mask, bias=bias)
-    assert not output.any()
-    assert not torch.autograd.grad(output.sum(), tensors)[0].any()
-
-
-@on_both_paths
-@in_wide_and_narrow
-def test_minus_infinity_in_the_bias_forbids(path: str, dtype: torch.dtype) -> None:
-    tensors = torch.randn(3, 1, 2, 4, 8, dtype=dtype).requires_grad_()
-    bias = torch.zeros(4, 4, dtype=dtype)
-    bias[1], bias[:, 2] = -math.inf, -math.inf
-    output = attend(path, *tensors, bias=bias)
-    assert_near(output, attend(path, *tensors, bias == 0), 1e-12)
-    gradient = torch.autograd.grad(output.sum(), tensors)[0]
-    assert not output[..., 1, :].any()
-    assert gradient.isfinite().all()
-    assert not gradient[1:, ..., 2, :].any()
-
-
-def test_a_bias_for_each_head_is_left_to_the_fused_kernel() -> None:
+def test_bias_of_each_head_is_left_to_the_fused_kernel() -> None:
     tensors, bias = torch.randn(3, 1, 2, 4, 8), torch.randn(2, 4, 4)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # another would have to refuse
         output = attend("fused", *tensors, bias=bias)
     assert_near(output, attend("explicit", *tensors, bias=bias))
 
 
-# Precision and dropout
+def test_causal_attention_is_left_to_the_kernels_own_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*sizes: int, **options: object) -> Tensor:
+        raise AssertionError(f"a mask of {sizes}")
+
+    monkeypatch.setattr("attnbook.attention.causal_mask", refuse)
+    x = torch.randn(2, 3, 5, 4)
+    assert attend("fused", x, x, x, causal=True).shape == x.shape
+    assert attend("fused", x[:, :, -1:], x, x, causal=True).shape == (2, 3, 1, 4)
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.0, -0.3])
+@pytest.mark.parametrize("n_queries", [1, 2, 5])
+def test_causal_paths_agree_for_every_scale(n_queries: int, scale: float) -> None:
+    x = torch.randn(1, 2, 5, 4)  # of 4 dimensions: a kernel of its own
+    tensors, options = (x[:, :, :n_queries], x, x), {"causal": True, "scale": scale}
+    assert_near(attend("fused", *tensors, **options), attend("explicit", *tensors, **options))
 
 
 @pytest.mark.parametrize(("asks", "asked", "scale"), [(40, 40, None), (3000, 1e-3, 100.0)])
 @on_both_paths
-def test_what_overflows_in_one_order_alone_does_not(
+def test_float16_does_not_overflow_in_either_order(
     path: str, asks: float, asked: float, scale: float | None
 ) -> None:
     query, key = (torch.full((1, 1, 3, 64), x, dtype=torch.float16) for x in (asks, asked))
@@ -369,235 +298,469 @@ def test_what_overflows_in_one_order_alone_does_not(
     assert_near(attend(path, query, key, value, scale=scale).float(), mean, 1e-2)
 
 
-def test_dropout_drops_weights_and_scales_up_the_rest() -> None:
-    query, key, value = torch.randn(3, 100, 4)
-    output, weights = scaled_dot_product_attention(
-        query, key, value, dropout=0.25, return_weights=True
-    )
-    kept = attention_weights(attention_logits(query, key)) / 0.75
-    dropped = weights == 0
-    assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.02)
-    assert_near(weights, kept.masked_fill(dropped, 0.0))
-    assert_near(output, weights @ value)
-
-
 @pytest.mark.parametrize("n_kv_heads", [2, 1])
 @pytest.mark.parametrize("masked", [False, True])
-def test_dropout_in_the_fused_path_keeps_the_mean(masked: bool, n_kv_heads: int) -> None:
+def test_dropout_drops_weights_and_scales_up_the_rest(masked: bool, n_kv_heads: int) -> None:
     query, key = torch.randn(2, 100, 4), torch.randn(n_kv_heads, 100, 4)
     mask, value = torch.arange(100) < 90 if masked else None, torch.ones(n_kv_heads, 100, 1)
-    sums = scaled_dot_product_attention(query, key, value, mask, dropout=0.25)
+    tensors, options = (query, key, value, mask), {"dropout": 0.25}
+    output, weights = scaled_dot_product_attention(*tensors, **options, return_weights=True)
+    _, kept = scaled_dot_product_attention(*tensors, return_weights=True)
+    dropped = weights[kept != 0] == 0
+    assert dropped.double().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert_near(weights, (kept / 0.75).masked_fill(weights == 0, 0.0))
+    assert_near(output, weights @ value.expand(2, -1, -1))
+    sums = scaled_dot_product_attention(*tensors, **options)
     assert sums.std() > 0.01
     assert sums.mean().item() == pytest.approx(1.0, abs=0.05)
 
 
-@on_every_device
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @on_both_paths
-def test_outputs_are_where_the_inputs_are(path: str, device: str) -> None:
+def test_vmap_over_calls_equals_a_loop(path: str) -> None:
+    tensors = torch.randn(3, 6, 2, 4, 5, 8)
+    masks = torch.rand(6, 5, 5) < 0.7
+    mapped = torch.vmap(lambda *args: attend(path, *args))(*tensors, masks)
+    each = [attend(path, *tensors[:, i], masks[i]) for i in range(6)]
+    assert_near(mapped, torch.stack(each))
+
+
+# The module
+
+
+def head_by_head(
+    module: MultiHeadAttention,
+    x: Tensor,
+    memory: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    positions: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The definition: each head with its own slices of the weights; output is the heads' sum.
+
+    Query head h uses key head h // group. Returns the output and all heads' weights.
+    """
+    group, position = module.n_heads // module.n_kv_heads, module.position
+    shape = len(x), module.n_heads, x.shape[1], memory.shape[1]
+    added = torch.zeros(shape) if bias is None else bias.expand(shape)
+    mask = torch.ones(shape).bool() if mask is None else mask.expand(shape)
+    if isinstance(position, ALiBi):
+        sides = {"bidirectional": position.bidirectional}
+        added = added + slanted(module.n_heads, positions, positions, **sides)
+    elif isinstance(position, Own):
+        added = added + position.bias(module.n_heads, positions, positions, torch.float64)
+
+    def project(linear: nn.Linear, tokens: Tensor, head: int, n_heads: int) -> Tensor:
+        width = linear.out_features // n_heads
+        own = slice(head * width, (head + 1) * width)
+        projected = tokens @ linear.weight[own].T
+        return projected if linear.bias is None else projected + linear.bias[own]
+
+    output = torch.zeros(*x.shape)
+    if module.output.bias is not None:
+        output = output + module.output.bias
+    all_weights = []
+    for h in range(module.n_heads):
+        q = project(module.query, x, h, module.n_heads)
+        k = project(module.key, memory, h // group, module.n_kv_heads)
+        v = project(module.value, memory, h // group, module.n_kv_heads)
+        if isinstance(position, Rotary):
+            q, k = (turned(t[:, None], positions, position)[:, 0] for t in (q, k))
+        elif isinstance(position, Own):
+            q, k = (position.rotate(t[:, None], positions)[:, 0] for t in (q, k))
+        logits = q @ k.mT / math.sqrt(q.shape[-1]) + added[:, h]
+        weights = logits.masked_fill(~mask[:, h], -math.inf).softmax(-1).nan_to_num(0.0)
+        own = slice(h * v.shape[-1], (h + 1) * v.shape[-1])
+        output = output + weights @ v @ module.output.weight[:, own].T
+        all_weights.append(weights)
+    return output, torch.stack(all_weights, dim=1)
+
+
+def needs_causal(position: Position | None) -> bool:
+    return position == ALiBi()
+
+
+@given(module=modules(), batch=st.integers(1, 3), tokens=st.integers(0, 5), data=st.data())
+def test_self_attention_equals_a_loop_over_the_heads(
+    module: MultiHeadAttention, batch: int, tokens: int, data: st.DataObject
+) -> None:
+    module, exact = rounded(module, data.draw(dtypes))
+    x, full = tokens_for(module, batch, tokens), [batch, module.n_heads, tokens, tokens]
+    causal = needs_causal(module.position) or data.draw(st.booleans())
+    mask = bias = positions = None
+    if data.draw(st.booleans()):
+        mask = torch.rand(broadcastable(data.draw, full)) < data.draw(st.sampled_from([0.3, 0.7]))
+    if data.draw(st.booleans()):
+        bias = torch.randn(broadcastable(data.draw, full)).to(x.dtype)
+        bias[torch.rand(bias.shape) < data.draw(st.sampled_from([0.0, 0.3]))] = -math.inf
+    if data.draw(st.booleans()):
+        positions = torch.randint(9, data.draw(st.sampled_from([(tokens,), (batch, tokens)])))
+    allowed = combine_masks(mask, causal_mask(tokens) if causal else None)
+    where = torch.arange(tokens) if positions is None else positions
+    expected = head_by_head(exact, x.double(), x.double(), allowed, bias, where)
+    options = {"mask": mask, "bias": bias, "causal": causal, "positions": positions}
+    for result, theirs in zip(module(x, **options, return_weights=True), expected, strict=True):
+        assert result.dtype == x.dtype
+        assert_rounded(result, theirs)
+    fused = module(x, **options)
+    assert fused.dtype == x.dtype
+    assert_rounded(fused, expected[0])
+
+
+@given(
+    module=modules(positions=[None], other_memory=True),
+    queries=st.integers(1, 4),
+    more=st.integers(-3, 3),
+    data=st.data(),
+)
+def test_cross_attention_equals_a_loop_over_the_heads(
+    module: MultiHeadAttention, queries: int, more: int, data: st.DataObject
+) -> None:
+    keys = max(0, queries + more)
+    module, exact = rounded(module, data.draw(dtypes))
+    x, memory = tokens_for(module, 2, queries), memory_for(module, 2, keys)
+    causal, full = keys >= queries and data.draw(st.booleans()), [2, module.n_heads, queries, keys]
+    mask = torch.rand(broadcastable(data.draw, full)) < data.draw(st.sampled_from([0.3, 0.7, 1.0]))
+    bias = torch.randn(broadcastable(data.draw, full)).to(x.dtype)
+    ahead = combine_masks(mask, causal_mask(queries, keys) if causal else None)
+    expected = head_by_head(exact, x.double(), memory.double(), ahead, bias, torch.arange(0))
+    explicit = module(x, memory, mask, bias=bias, causal=causal, return_weights=True)
+    for result, theirs in zip(explicit, expected, strict=True):
+        assert_rounded(result, theirs)
+    assert_rounded(module(x, memory, mask, bias=bias, causal=causal), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("position", "cross"), [*((position, False) for position in POSITIONS), (None, True)]
+)
+def test_gradients_of_the_module_equal_finite_differences(
+    position: Position | None, cross: bool
+) -> None:
+    path = "explicit" if position == Rotary() else "fused"  # the function's tests have both
+    options = {"n_kv_heads": 2, "d_head": 4, "d_value": 1, "bias": True, "position": position}
+    module = with_random_biases(MultiHeadAttention(3, 4, **options))
+    inputs = [torch.randn(2, 2, 3, requires_grad=True) for _ in range(1 + cross)]
+    bias = torch.randn(4, 2, 2, requires_grad=True)
+    mask = torch.tensor([[[[1, 1]]], [[[0, 1]]]]).bool()  # with causal: an empty row
+    assert_gradients_are_finite_differences(
+        lambda: run(path, module, *inputs, mask=mask, bias=bias, causal=True),
+        *(*inputs, bias, *module.parameters()),
+    )
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@on_both_paths
+def test_padded_sequences_equal_each_alone(path: str, position: Position | None) -> None:
+    module, lengths = MultiHeadAttention(8, 2, position=position), [2, 5, 3]
+    sequences = [torch.randn(1, n, 8) for n in lengths]
+    for left in (True, False):
+        pads = [(0, 0, *((5 - n, 0) if left else (0, 5 - n))) for n in lengths]
+        x = torch.cat([nn.functional.pad(s, p) for s, p in zip(sequences, pads, strict=True)])
+        real = torch.stack([torch.arange(5) >= 5 - n for n in lengths])
+        real = real if left else real.flip(-1)
+        positions = (real.cumsum(-1) - 1).clamp(min=0)
+        mask = real[:, None, None]
+        outputs = run(path, module, x, mask=mask, causal=True, positions=positions)
+        for output, keep, sequence in zip(outputs, real, sequences, strict=True):
+            alone = run(path, module, sequence, causal=True)[0]
+            assert_near(output[keep], alone)
+
+
+@on_both_paths
+@in_every_dtype
+def test_token_that_may_attend_to_nothing_gets_the_output_bias(
+    path: str, dtype: torch.dtype
+) -> None:
+    module = with_random_biases(MultiHeadAttention(8, 4, n_kv_heads=2, bias=True)).to(dtype)
+    x = torch.randn(2, 3, 8, dtype=dtype, requires_grad=True)
+    mask = torch.ones(2, 1, 3, 3, dtype=torch.bool)
+    mask[0, :, 1], mask[1] = False, False
+    output = run(path, module, x, mask=mask)
+    assert torch.equal(output[0, 1], module.output.bias)
+    assert torch.equal(output[1], module.output.bias.expand(3, 8))
+    output.sum().backward()
+    assert all(p.grad.isfinite().all() for p in (x, *module.parameters()))
+    assert not x.grad[1].any()
+
+
+def test_sizes_are_those_of_the_table() -> None:
+    def shapes(module: MultiHeadAttention) -> list[tuple[int, ...]]:
+        return [tuple(module.get_submodule(name).weight.shape) for name in LINEARS]
+
+    module = MultiHeadAttention(10, 6, n_kv_heads=3, d_head=4, d_value=5, d_memory=7)
+    assert shapes(module) == [(24, 10), (12, 7), (15, 7), (10, 30)]
+    names = ["d_model", "d_memory", "n_heads", "n_kv_heads", "d_head", "d_value", "dropout"]
+    assert [getattr(module, name) for name in names] == [10, 7, 6, 3, 4, 5, 0.0]
+    assert module.position is None
+    module = MultiHeadAttention(12, 4)
+    assert shapes(module) == [(12, 12)] * 4
+    assert [getattr(module, name) for name in names] == [12, 12, 4, 4, 3, 3, 0.0]
+    assert shapes(MultiHeadAttention(12, 4, d_head=5)) == [(20, 12)] * 3 + [(12, 20)]
+
+
+def test_print_shows_what_no_part_shows() -> None:
+    module = MultiHeadAttention(12, 4, n_kv_heads=2, dropout=0.1, position=ALiBi())
+    shown = "n_heads=4, n_kv_heads=2, dropout=0.1, position=ALiBi(bidirectional=False)"
+    assert str(module).splitlines()[1].strip() == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "which"),
+    [
+        ({}, []),
+        ({"bias": False}, []),
+        ({"bias": True}, LINEARS),
+        ({"bias": "qkv"}, LINEARS[:3]),
+        ({"bias": "output"}, LINEARS[3:]),
+    ],
+)
+def test_matrices_start_as_glorot_and_biases_as_zeros(
+    options: dict[str, Any], which: list[str]
+) -> None:
+    sizes = {"n_kv_heads": 5, "d_head": 30, "d_value": 20, "d_memory": 50}
+    module = MultiHeadAttention(100, 10, **sizes, **options)
+    assert [n for n in LINEARS if module.get_submodule(n).bias is not None] == which
+    for linear in module.children():
+        assert linear.bias is None or not linear.bias.any()
+        bound = math.sqrt(6 / sum(linear.weight.shape))
+        assert bound * 0.99 < linear.weight.abs().max().item() <= bound
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
+
+
+@on_both_paths
+def test_module_drops_weights_in_training_only(path: str) -> None:
+    module, x = MultiHeadAttention(12, 3, dropout=0.5), torch.randn(2, 6, 12)
+    assert not torch.equal(run(path, module, x), run(path, module, x))
+    _, weights = module(x, return_weights=True)
+    assert (weights == 0).double().mean().item() == pytest.approx(0.5, abs=0.15)
+    module.eval()
+    assert torch.equal(run(path, module, x), run(path, module, x))
+    assert_near(module(x, return_weights=True)[1].sum(-1), torch.ones(2, 3, 6))
+
+
+@with_every_position
+@on_every_device
+def test_outputs_are_where_the_inputs_are(position: Position | None, device: str) -> None:
     for where in (device, "meta"):
-        query, key = torch.randn(2, 3, 4, device=where), torch.randn(2, 5, 4, device=where)
-        mask = torch.ones(5, dtype=torch.bool, device=where)
-        for options in ({}, {"causal": True}):
-            for given_mask in (None, mask):
-                output = attend(path, query, key, key, given_mask, **options)
-                assert output.device.type == where
-                assert output.shape == (2, 3, 4)
+        module = MultiHeadAttention(8, 2, position=position).to(where)
+        x = torch.randn(2, 3, 8, device=where)
+        output, weights = module(x, causal=True, return_weights=True)
+        devices = {output.device.type, weights.device.type, module(x, causal=True).device.type}
+        assert devices == {where}
+        assert weights.shape == (2, 2, 3, 3)
 
 
-# Bad input
+@with_every_position
+@on_both_paths
+def test_module_under_autocast_is_near(path: str, position: Position | None) -> None:
+    module, x = MultiHeadAttention(8, 2, position=position).float(), torch.randn(1, 6, 8).float()
+    bias = torch.randn(2, 6, 6).float()
+    bias[0, 2] = -math.inf
+    with torch.autocast("cpu", torch.bfloat16):
+        output = run(path, module, x, bias=bias, causal=True)
+        steps = step_by_step(path, module, x, [4, 2], bias=bias)
+        assert module(x.bfloat16(), causal=True).dtype == output.dtype == torch.bfloat16
+    expected = module(x, bias=bias, causal=True)
+    assert_near(output.float(), expected, 0.1)
+    assert_near(steps.float(), expected, 0.1)
 
 
-def zeros(*shapes: tuple[int, ...], dtype: torch.dtype | None = None) -> list[Tensor]:
-    return [torch.zeros(shape, dtype=dtype) for shape in shapes]
+def test_projection_may_be_any_module() -> None:
+    module, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
+    expected = module(x)
+    for name in LINEARS:
+        module.set_submodule(name, nn.Sequential(module.get_submodule(name)))
+    assert torch.equal(module(x), expected)
+
+
+# The cache
+
+
+def step_by_step(
+    path: str, module: MultiHeadAttention, x: Tensor, chunks: list[int], **options: Tensor | None
+) -> Tensor:
+    """Outputs of all tokens, so many at a time; rows and columns of mask and bias as they come."""
+    cache, outputs, start = KeyValueCache(), [], 0
+    for size in chunks:
+        end, now = start + size, {}
+        for name, full in options.items():
+            now[name] = full if full is None else full[..., :end]
+            if full is not None and name != "positions" and full.shape[-2] > 1:
+                now[name] = full[..., start:end, :end]
+        outputs.append(run(path, module, x[:, start:end], **now, causal=True, cache=cache))
+        start = end
+        assert len(cache) == end
+    return torch.cat(outputs, dim=1)
+
+
+@given(
+    module=modules(),
+    chunks=st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    batch=st.integers(1, 3),
+    kinds=st.tuples(*[st.sampled_from(["none", "keys", "queries", "all"])] * 3),
+    seed=seeds,
+    dtype=dtypes,
+    path=paths,
+)
+def test_cache_equals_full_pass(
+    path: str,
+    module: MultiHeadAttention,
+    chunks: list[int],
+    batch: int,
+    kinds: tuple[str, str, str],
+    seed: int,
+    dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(seed)
+    tokens = sum(chunks)
+    x = tokens_for(module.to(dtype), batch, tokens)
+    shapes = {
+        "keys": (batch, 1, 1, tokens),
+        "queries": (tokens, tokens),
+        "all": (batch, module.n_heads, tokens, tokens),
+    }
+    options: dict[str, Tensor | None] = {
+        "mask": torch.rand(shapes[kinds[0]]) < 0.6 if kinds[0] in shapes else None,
+        "bias": torch.randn(shapes[kinds[1]]).to(dtype) if kinds[1] in shapes else None,
+        "positions": {
+            "queries": torch.randint(9, (tokens,)),
+            "all": torch.randint(9, (batch, tokens)),
+        }.get(kinds[2]),
+    }
+    expected = run(path, module, x, causal=True, **options)
+    assert_rounded(step_by_step(path, module, x, chunks, **options), expected)
+
+
+def test_gradients_through_a_cache_equal_those_without() -> None:
+    module = MultiHeadAttention(8, 4, n_kv_heads=2, position=Rotary(fraction=1.0))
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    inputs, direction = (x, *module.parameters()), torch.randn(2, 5, 8)
+    with_cache = step_by_step("fused", module, x, [2, 1, 2])
+    gradients = torch.autograd.grad(with_cache, inputs, direction)
+    expected = torch.autograd.grad(module(x, causal=True), inputs, direction)
+    for one, another in zip(gradients, expected, strict=True):
+        assert_near(one, another)
+
+
+@pytest.mark.parametrize("position", [p for p in POSITIONS if not needs_causal(p)])
+def test_without_a_causal_mask_new_tokens_see_each_other(position: Position | None) -> None:
+    module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache()
+    x = torch.randn(2, 5, 8)
+    module(x[:, :2], cache=cache)
+    assert_near(module(x[:, 2:], cache=cache), module(x)[:, 2:])
+
+
+def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads() -> None:
+    module = MultiHeadAttention(16, 4, n_kv_heads=2, d_value=3, position=Rotary())
+    cache, x = KeyValueCache(), torch.randn(2, 6, 16)
+    module(x[:, :4], cache=cache)
+    module(x[:, 4:], cache=cache)
+    keys = module.key(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    assert_near(cache.key, Rotary().rotate(keys, torch.arange(6)))
+    assert_near(cache.value, module.value(x).unflatten(-1, (2, 3)).transpose(1, 2))
+
+
+def test_cache_appends_cuts_and_reorders() -> None:
+    cache, key, value = KeyValueCache(), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+    cache.cut(0)
+    cache.cut(2)
+    cache.reorder(torch.tensor([0]))
+    assert len(cache) == 0
+    assert cache.key is cache.value is None
+    for start, end in [(0, 2), (2, 2), (2, 5)]:
+        keys, values = cache.append(key[:, :, start:end], value[:, :, start:end])
+        assert keys is cache.key
+        assert values is cache.value
+        assert torch.equal(keys, key[:, :, :end])
+        assert torch.equal(values, value[:, :, :end])
+        assert len(cache) == end
+    assert repr(cache) == "KeyValueCache(5 tokens)"
+    order = torch.tensor([1, 1, 0])
+    cache.reorder(order)
+    cache.cut(9)  # nothing to cut
+    cache.cut(3)
+    assert len(cache) == 3
+    assert torch.equal(cache.key, key[order, :, :3])
+    assert torch.equal(cache.value, value[order, :, :3])
+    cache.cut(0)
+    assert cache.key is cache.value is None
+
+
+@with_every_position
+def test_attention_goes_on_after_a_cut_and_a_new_order(position: Position | None) -> None:
+    module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache()
+    x, order = torch.randn(3, 5, 8), torch.tensor([2, 0, 0, 1])
+    module(x, causal=True, cache=cache)
+    cache.cut(2)
+    cache.reorder(order)
+    new = torch.randn(4, 3, 8)
+    whole = module(torch.cat([x[order, :2], new], dim=1), causal=True)
+    assert_near(module(new, causal=True, cache=cache), whole[:, 2:])
+
+
+@given(
+    module=modules(positions=[None], other_memory=True),
+    chunks=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    keys=st.integers(0, 4),
+    seed=seeds,
+    path=paths,
+)
+def test_keys_of_a_memory_are_computed_once(
+    path: str, module: MultiHeadAttention, chunks: list[int], keys: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    cache, runs = KeyValueCache(), []
+    for linear in (module.key, module.value):
+        linear.register_forward_hook(lambda *_: runs.append(1))
+    x, memory = tokens_for(module, 2, sum(chunks)), memory_for(module, 2, keys)
+    mask = torch.rand(2, 1, 1, keys) < 0.7
+    steps = [run(path, module, part, memory, mask, cache=cache) for part in x.split(chunks, 1)]
+    assert len(runs) == 2
+    assert len(cache) == keys
+    assert_rounded(torch.cat(steps, dim=1), run(path, module, x, memory, mask))
+    cache.reorder(order := torch.tensor([1, 1]))
+    again = run(path, module, x, memory[order], mask[order], cache=cache)
+    assert_rounded(again, run(path, module, x, memory[order], mask[order]))
+
+
+# Refusals
+
+X = torch.zeros(1, 3, 8, dtype=torch.float64)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-class TestBadInput:
-    @pytest.mark.parametrize("leading", [(), (3,), (2, 3)], ids=str)
-    def test_widths_of_query_and_key_differ(self, leading: tuple[int, ...]) -> None:
-        query, key = zeros((*leading, 5, 64), (*leading, 7, 32))
-        with refused(ValueError, "query has d_head 64 but key has 32"):
-            attention_logits(query, key)
-        with refused(ValueError, "query has d_head 64 but key has 32"):
-            scaled_dot_product_attention(query, key, key)
-
-    @pytest.mark.parametrize(("query", "key"), [((4,), (5, 4)), ((5, 4), (4,)), ((), ())])
-    def test_vectors_without_tokens(self, query: tuple[int, ...], key: tuple[int, ...]) -> None:
-        q, k = zeros(query, key)
-        message = f"query and key need shapes (…, tokens, d_head), got {query} and {key}"
-        with refused(ValueError, message):
-            attention_logits(q, k)
-        with refused(ValueError, message):
-            scaled_dot_product_attention(q, k, k)
-
-    def test_numbers_of_keys_and_values_differ(self) -> None:
-        with refused(ValueError, "there are 7 keys but 6 values"):
-            scaled_dot_product_attention(*zeros((5, 4), (7, 4), (6, 4)))
-
-    @pytest.mark.parametrize("leading", [(2,), (3, 2), ()], ids=str)
-    def test_leading_dimensions_of_key_and_value_differ(self, leading: tuple[int, ...]) -> None:
-        message = f"key has leading dimensions (3,) but value has {leading}"
-        with refused(ValueError, message):
-            scaled_dot_product_attention(*zeros((3, 5, 4), (3, 7, 4), (*leading, 7, 4)))
-
-    @pytest.mark.parametrize(
-        ("ours", "theirs"), [((2,), ()), ((), (2,)), ((4, 2), (2,)), ((4, 2), (2, 2))], ids=str
-    )
-    def test_leading_dimensions_of_query_and_key_differ(
-        self, ours: tuple[int, ...], theirs: tuple[int, ...]
-    ) -> None:
-        query, key = zeros((*ours, 5, 4), (*theirs, 7, 4))
-        message = f"query has leading dimensions {ours} but key has {theirs}"
-        with refused(ValueError, message):
-            scaled_dot_product_attention(query, key, key)
-        with refused(ValueError, message):
-            attention_logits(query, key)
-
-    @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (2, 4), (4, 0), (0, 2)])
-    def test_key_heads_do_not_divide_query_heads(self, heads: int, kv_heads: int) -> None:
-        query, key = zeros((2, heads, 5, 4), (2, kv_heads, 7, 4))
-        message = (
-            f"query has leading dimensions {(2, heads)} but key has {(2, kv_heads)}: "
-            "the heads of key must divide those of query"
-        )
-        with refused(ValueError, message):
-            scaled_dot_product_attention(query, key, key)
-
-    def test_logits_know_no_groups(self) -> None:
-        with refused(ValueError, "query has leading dimensions (4,) but key has (2,)"):
-            attention_logits(*zeros((4, 5, 4), (2, 7, 4)))
-
-    @pytest.mark.parametrize("shape", [(7, 5), (6,), (3, 5, 7), (1, 2, 5, 7), (2, 5, 2), (0,)])
-    def test_mask_or_bias_does_not_broadcast(self, shape: tuple[int, ...]) -> None:
-        message = (
-            f"of shape {shape} does not broadcast to the logits' shape "
-            "(…, queries, keys) = (2, 5, 7)"
-        )
-        tensors, mask = zeros((2, 5, 4), (2, 7, 4), (2, 7, 4)), torch.ones(shape).bool()
-        with refused(ValueError, f"mask {message}"):
-            attention_weights(torch.zeros(2, 5, 7), mask)
-        for path in ("fused", "explicit"):
-            with refused(ValueError, f"mask {message}"):
-                attend(path, *tensors, mask)
-            with refused(ValueError, f"bias {message}"):
-                attend(path, *tensors, bias=torch.ones(shape))
-
-    @pytest.mark.parametrize(
-        ("shape", "hint"),
-        [
-            ((3, 5, 7), "; one for each sequence is {}[:, None]"),
-            ((3, 1, 7), "; one for each sequence is {}[:, None]"),
-            ((4, 5, 7), ""),
-            ((3, 7), "; of each sequence's keys it is {}[:, None, None]"),
-            ((3, 8), ""),
-            ((4, 7), ""),
-        ],
-    )
-    def test_one_mask_for_each_sequence(self, shape: tuple[int, ...], hint: str) -> None:
-        message = (
-            f"of shape {shape} does not broadcast to the logits' shape "
-            "(…, queries, keys) = (3, 6, 5, 7)"
-        )
-        tensors = zeros((3, 6, 5, 4), (3, 6, 7, 4), (3, 6, 7, 4))
-        with refused(ValueError, f"mask {message}{hint.format('mask')}"):
-            attend("fused", *tensors, torch.ones(shape).bool())
-        with refused(ValueError, f"bias {message}{hint.format('bias')}"):
-            attend("explicit", *tensors, bias=torch.ones(shape))
-
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.uint8])
-    def test_mask_is_not_boolean(self, dtype: torch.dtype) -> None:
-        message = f"a mask is boolean (True = may attend), got a tensor of {dtype}"
-        message += "; of 0 and -inf, pass mask == 0" if dtype.is_floating_point else ""
-        mask, x = torch.ones(5, 5, dtype=dtype), torch.zeros(1, 5, 4)
-        with refused(TypeError, message):
-            attention_weights(torch.zeros(5, 5), mask)
-        for path in ("fused", "explicit"):
-            with refused(TypeError, message):
-                attend(path, x, x, x, mask)
-
-    def test_logits_are_not_of_floating_type(self) -> None:
-        with refused(TypeError, "logits must be of floating type, got a tensor of torch.int64"):
-            attention_weights(torch.zeros(2, 2, dtype=torch.int64))
-
-    @pytest.mark.parametrize("place", range(3))
-    def test_what_is_no_tensor(self, place: int) -> None:
-        tensors: list[object] = zeros((5, 4), (5, 4), (5, 4))
-        tensors[place] = np.zeros((5, 4))
-        message = f"{['query', 'key', 'value'][place]} must be a Tensor, got a ndarray"
-        with refused(TypeError, message):
-            scaled_dot_product_attention(*tensors)
-
-    def test_mask_is_not_a_tensor(self) -> None:
-        with refused(TypeError, "a mask is a boolean tensor, got a list"):
-            attention_weights(torch.zeros(5, 5), [True] * 5)
-
-    @pytest.mark.parametrize("path", ["fused", "explicit"])
-    def test_value_has_no_keys_and_query_no_width(self, path: str) -> None:
-        x = torch.zeros(3, 4)
-        with refused(ValueError, "value needs a shape (…, keys, d_value), got (3,)"):
-            attend(path, x, x, torch.zeros(3))
-        with refused(ValueError, "query and key have d_head 0"):
-            attend(path, x[:, :0], x[:, :0], x)
-
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-    def test_tensors_are_not_of_floating_type(self, dtype: torch.dtype) -> None:
-        x, wrong = torch.zeros(5, 4), torch.zeros(5, 4, dtype=dtype)
-        for args, name in [
-            ((wrong, wrong, wrong), "query"),
-            ((x, wrong, x), "key"),
-            ((x, x, wrong), "value"),
-        ]:
-            with refused(TypeError, f"{name} must be of floating type, got a tensor of {dtype}"):
-                scaled_dot_product_attention(*args)
-        with refused(TypeError, f"query must be of floating type, got a tensor of {dtype}"):
-            attention_logits(wrong, x)
-        with refused(TypeError, f"key must be of floating type, got a tensor of {dtype}"):
-            attention_logits(x, wrong)
-        bias = torch.zeros(5, 5, dtype=dtype)
-        with refused(TypeError, f"bias must be of floating type, got a tensor of {dtype}"):
-            scaled_dot_product_attention(x, x, x, bias=bias)
-
-    def test_tensors_are_of_several_types(self) -> None:
-        x, other = zeros((5, 4))[0], zeros((5, 4), dtype=torch.float32)[0]
-        message = "query is torch.float64 but {} is torch.float32"
-        with refused(TypeError, message.format("key")):
-            attention_logits(x, other)
-        with refused(TypeError, message.format("key")):
-            scaled_dot_product_attention(x, other, x)
-        with refused(TypeError, message.format("value")):
-            scaled_dot_product_attention(x, x, other)
-        with refused(TypeError, message.format("bias")):
-            scaled_dot_product_attention(x, x, x, bias=torch.zeros(5, 5, dtype=torch.float32))
-
-    @pytest.mark.parametrize(("queries", "keys"), [(3, 2), (1, 0)])
-    def test_causal_with_fewer_keys_than_queries(self, queries: int, keys: int) -> None:
-        query, key = zeros((queries, 4), (keys, 4))
-        message = (
-            "aligned to the end, a causal mask needs at least as many keys as queries, "
-            f"got {queries} queries and {keys} keys"
-        )
-        for path in ("fused", "explicit"):
-            with refused(ValueError, message):
-                attend(path, query, key, key, causal=True)
-
-    @pytest.mark.parametrize("path", ["fused", "explicit"])
-    def test_scale_is_no_finite_number(self, path: str) -> None:
-        x = torch.zeros(5, 4)
-        for scale in (math.nan, math.inf, "1", True):
-            with refused(ValueError, f"scale must be a finite number, got {scale!r}"):
-                attend(path, x, x, x, scale=scale)
-
-    @pytest.mark.parametrize("path", ["fused", "explicit"])
-    def test_causal_is_neither_true_nor_false(self, path: str) -> None:
-        x = torch.zeros(5, 4)
-        for causal in (causal_mask(5), "no", None, 1):
-            message = f"causal must be True or False, got a {type(causal).__name__}"
-            with refused(TypeError, message):
-                attend(path, x, x, x, causal=causal)
-
-    @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan, None])
-    def test_dropout_is_no_probability_below_one(self, dropout: float) -> None:
-        x = torch.zeros(5, 4)
-        for path in ("fused", "explicit"):
-            with refused(ValueError, f"dropout must be in [0, 1), got {dropout}"):
-                attend(path, x, x, x, dropout=dropout)
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda path: attend(path, X, X, X[:, :2]), ValueError, "3 keys but 2 values"),
+        (lambda path: attend(path, X, X, X, X[0, :, :3]), TypeError, "boolean.* got torch.float64"),
+        (
+            lambda path: attend(path, X, X[:, :2], X[:, :2], causal=True),
+            *(ValueError, "as many keys as queries, got 3 queries and 2 keys"),
+        ),
+        (
+            lambda path: attend(path, X[:, :1], X[:, :0], X[:, :0], causal=True),
+            *(ValueError, "as many keys as queries, got 1 queries and 0 keys"),
+        ),
+        (lambda _: MultiHeadAttention(8, 3), ValueError, "divide d_model, got 3 heads for 8"),
+        (
+            lambda _: MultiHeadAttention(8, 4, n_kv_heads=3),
+            *(ValueError, "divide n_heads, got 3 key heads for 4"),
+        ),
+        (lambda _: MultiHeadAttention(8, 2, bias="kv"), ValueError, "'qkv' or 'output', got 'kv'"),
+        (
+            lambda path: run(path, MultiHeadAttention(8, 2, position=Rotary()), X, X),
+            *(ValueError, "Rotary.* one sequence, got a memory"),
+        ),
+        (
+            lambda path: run(path, MultiHeadAttention(8, 2, position=ALiBi()), X, mask=X[0] == 0),
+            *(ValueError, r"ALiBi\(bidirectional=False\) is for causal .*causal=True"),
+        ),
+    ],
+)
+@on_both_paths
+def test_refusal_says_what_was_given_and_expected(
+    path: str, call: Callable[[str], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(path)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import attnbook
-from attnbook import interop
+from attnbook import convert
 
 PUBLIC = {name: one for name in attnbook.__all__ if callable(one := getattr(attnbook, name))}
-PUBLIC |= {name: one for name, one in vars(interop).items() if name.startswith(("from_", "to_"))}
+PUBLIC |= {name: one for name, one in vars(convert).items() if name.startswith(("from_", "to_"))}
 MODULES = ["attnbook"] + [
     module.name for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.")
 ]

@@ -1,12 +1,13 @@
 import math
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
 from attnbook import (
+    DRAWS,
     SCHEMES,
     DecoderBlock,
     Encoder,
@@ -14,12 +15,15 @@ from attnbook import (
     LanguageModel,
     ModelConfig,
     MultiHeadAttention,
+    TokenEmbedding,
     Transformer,
     TransformerConfig,
+    draw_,
     initialize,
 )
+from attnbook import initialization as module
 from attnbook.blocks import Residual
-from attnbook.transformer import deepnorm_constants, deepnorm_pair
+from attnbook.initialization import deepnorm_constants, deepnorm_pair, fill_
 
 V, D, F, N = 500, 48, 80, 6  # vocabulary, d_model, d_ff, layers
 KV = 24  # outputs of W_K and of W_V: half as many key heads as heads
@@ -38,80 +42,6 @@ def normal(variance: float) -> Drawn:
     return Drawn("normal", math.sqrt(variance))
 
 
-def row(
-    draw: Callable[[int, int], Drawn], tables: tuple[float, float] = (1 / D, 0.02**2)
-) -> dict[str, Drawn]:
-    """A row of the table without exceptions: one rule for each matrix, another for tables."""
-    fans = {
-        "query": (D, D),
-        "key": (D, KV),
-        "value": (D, KV),
-        "output": (D, D),
-        "inner": (D, F),
-        "outer": (F, D),
-        "unembedding": (D, V),
-    }
-    matrices = {role: draw(*sizes) for role, sizes in fans.items()}
-    return matrices | {"embedding": normal(tables[0]), "positions": normal(tables[1])}
-
-
-def glorot(fan_in: int, fan_out: int) -> Drawn:
-    return uniform(2 / (fan_in + fan_out))
-
-
-FUSED = uniform(2 / (D + D + KV + KV))
-BETA = (8 * N) ** -0.25
-FIXUP = 0.67 * N**-0.25
-
-
-def times(factor: float, drawn: Drawn) -> Drawn:
-    return Drawn(drawn.distribution, factor * drawn.std)
-
-
-def some_times(factor: float, drawn: dict[str, Drawn], *roles: str) -> dict[str, Drawn]:
-    return drawn | {role: times(factor, drawn[role]) for role in roles}
-
-
-INNER = ("value", "output", "inner", "outer")
-# Written a second time, from the papers, for a stack of N blocks.
-EXPECTED: dict[str, dict[str, Drawn]] = {
-    "glorot": row(glorot),
-    "glorot_fused": row(glorot) | {"query": FUSED, "key": FUSED, "value": FUSED},
-    "he": row(lambda fan_in, fan_out: normal(2 / fan_in)),
-    "lecun": row(lambda fan_in, fan_out: normal(1 / fan_in)),
-    "torch_default": row(lambda fan_in, fan_out: uniform(1 / (3 * fan_in)), (1.0, 1.0)),
-    "gpt2": some_times(
-        1 / math.sqrt(2 * N),
-        row(lambda fan_in, fan_out: normal(0.02**2), (0.02**2, 0.02**2)),
-        *("output", "outer"),
-    ),
-    "deepnorm": some_times(BETA, row(lambda i, o: normal(2 / (i + o))), *INNER),
-    "t_fixup": some_times((9 * N) ** -0.25, some_times(FIXUP, row(glorot), *INNER), "embedding"),
-    "zero_output": row(glorot) | {"output": normal(0), "outer": normal(0)},
-    "small": row(lambda fan_in, fan_out: normal(2 / (5 * D))),
-}
-NORM = {"deepnorm": "deepnorm", "t_fixup": "none"}
-
-
-def language_model(scheme: str, **changes: object) -> LanguageModel:
-    settings = {"n_heads": 4, "n_kv_heads": 2, "n_layers": N, "d_ff": F, "max_tokens": 300}
-    settings |= {"tied": False, "position": "learned", "attention_bias": True}
-    settings |= {"norm": NORM.get(scheme, "pre")}
-    return LanguageModel(ModelConfig(V, D, **(settings | changes)))
-
-
-def matrices(model: LanguageModel) -> dict[str, list[Tensor]]:
-    """Each role's matrices, one of each block."""
-    found = {
-        name: [getattr(block.attention, name).weight for block in model.blocks]
-        for name in ("query", "key", "value", "output")
-    }
-    for name in ("inner", "outer"):
-        found[name] = [getattr(block.feed_forward, name).weight for block in model.blocks]
-    found["unembedding"] = [model.output.weight]
-    return found | {"embedding": [model.embedding.weight], "positions": [model.positions.table]}
-
-
 def assert_drawn(weights: list[Tensor], expected: Drawn) -> None:
     """Mean, standard deviation and shape of the distribution, each within five standard errors."""
     values = torch.cat([weight.flatten() for weight in weights])
@@ -128,119 +58,160 @@ def assert_drawn(weights: list[Tensor], expected: Drawn) -> None:
         assert 3 < largest < 7
 
 
-def test_every_scheme_has_an_expectation() -> None:
-    assert EXPECTED.keys() == SCHEMES.keys()
-
-
-@pytest.mark.parametrize("scheme", EXPECTED)
-def test_each_matrix_of_a_model_is_drawn_as_the_table_says(scheme: str) -> None:
-    model = language_model(scheme)
+def filled_with_nan(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
-    assert initialize(model, scheme, generator=Generator().manual_seed(1)) is model
-    for role, weights in matrices(model).items():
-        assert_drawn(weights, EXPECTED[scheme][role])
-        assert len({weight.sum().item() for weight in weights}) == len(weights) or (
-            EXPECTED[scheme][role].std == 0
-        )
+    return model
 
 
-@pytest.mark.parametrize("scheme", EXPECTED)
-def test_biases_are_zeros_except_torchs_and_norms_the_identity(scheme: str) -> None:
-    model = initialize(language_model(scheme), scheme)
-    for block in model.blocks:
-        for linear in (
-            *(block.attention.query, block.attention.output),
-            *(block.feed_forward.inner, block.feed_forward.outer),
-        ):
-            if scheme != "torch_default":
-                assert not linear.bias.any()
-        wide = [block.feed_forward.inner, block.feed_forward.outer, block.attention.query]
-        for linear in wide if scheme == "torch_default" else []:
-            assert_drawn([linear.bias], uniform(1 / (3 * linear.in_features)))
-        for norm in (block.attention_residual.norm, block.feed_forward_residual.norm):
-            if isinstance(norm, nn.LayerNorm):
-                assert torch.equal(norm.weight, torch.ones(D))
-                assert torch.equal(norm.bias, torch.zeros(D))
+# One matrix. Written a second time, from the sources that the table cites.
 
-
-def test_norms_that_were_trained_start_again() -> None:
-    model = language_model("gpt2")
-    norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
-    for norm in norms:
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
-    initialize(model, "gpt2")
-    assert len(norms) == 2 * N + 1
-    for norm in norms:
-        assert torch.equal(norm.weight, torch.ones(D))
-        assert torch.equal(norm.bias, torch.zeros(D))
-
-
-def test_the_plain_scheme_is_how_a_model_is_made() -> None:
-    for role, weights in matrices(language_model("glorot")).items():
-        assert_drawn(weights, EXPECTED["glorot"][role])
-
-
-# Encoder-decoder: what depends on depth differs between the two stacks.
-N_ENC, N_DEC = 2, 3
-
-
-def encoder_decoder(scheme: str) -> Transformer:
-    settings = {"n_heads": 4, "n_kv_heads": 2, "n_layers": N_ENC, "n_decoder_layers": N_DEC}
-    settings |= {"d_ff": F, "max_tokens": 300, "tied": False, "position": "learned"}
-    settings |= {"attention_bias": True, "target_vocab_size": V, "norm": NORM.get(scheme, "pre")}
-    model = Transformer(TransformerConfig(V, D, **settings))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(torch.nan)
-    return initialize(model, scheme, generator=Generator().manual_seed(1))
-
-
-both = (N_ENC**4 * N_DEC) ** (1 / 16)
-
-
-# Which matrices have a factor, and that of a single stack, of the encoder and of the decoder.
-FACTORS = {
-    "gpt2": (("output", "outer"), (2 * N) ** -0.5, (2 * N_ENC) ** -0.5, (3 * N_DEC) ** -0.5),
-    "deepnorm": (INNER, BETA, 0.87 / both, (12 * N_DEC) ** -0.25),
-    "t_fixup": (INNER, FIXUP, 0.67 * N_ENC**-0.25, (9 * N_DEC) ** -0.25),
+EXPECTED_DRAWS: dict[str, Callable[[int, int], Drawn]] = {
+    "inverse_sqrt": lambda fan_in, fan_out: normal(1 / fan_out),
+    "unit": lambda fan_in, fan_out: normal(1.0),
+    "gpt2": lambda fan_in, fan_out: normal(0.02**2),
+    "glorot": lambda fan_in, fan_out: uniform(2 / (fan_in + fan_out)),
+    "glorot_normal": lambda fan_in, fan_out: normal(2 / (fan_in + fan_out)),
+    "he": lambda fan_in, fan_out: normal(2 / fan_in),
+    "lecun": lambda fan_in, fan_out: normal(1 / fan_in),
+    "torch_linear": lambda fan_in, fan_out: uniform(1 / (3 * fan_in)),
 }
 
 
-@pytest.mark.parametrize("scheme", EXPECTED)
-def test_encoder_and_decoder_each_have_their_own_factor(scheme: str) -> None:
-    model, single = encoder_decoder(scheme), EXPECTED[scheme]
-    roles, alone, in_encoder, in_decoder = FACTORS.get(scheme, ((), 1.0, 1.0, 1.0))
-    for blocks, factor in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
-        expected = some_times(factor / alone, single, *roles)
-        attentions = [part for part in blocks.modules() if isinstance(part, MultiHeadAttention)]
-        for role in ("query", "key", "value", "output"):
-            for one in attentions:
-                assert_drawn([getattr(one, role).weight], expected[role])
-        for role in ("inner", "outer"):
-            for block in blocks:
-                assert_drawn([getattr(block.feed_forward, role).weight], expected[role])
-    assert_drawn([model.output.weight], single["unembedding"])
-    depth = (N_DEC / N) ** -0.25 if scheme == "t_fixup" else 1.0
-    for embedding in (model.embedding, model.target_embedding):
-        assert_drawn([embedding.weight], times(depth, single["embedding"]))
-    for positions in (model.positions, model.target_positions):
-        assert_drawn([positions.table], single["positions"])
+@pytest.mark.parametrize("name", sorted({*EXPECTED_DRAWS, *DRAWS}))
+def test_draw_is_what_the_table_says(name: str) -> None:
+    for fan_in, fan_out in [(300, 200), (1000, 16), (16, 1000)]:
+        weight = torch.full((fan_out, fan_in), torch.nan)
+        generator = Generator().manual_seed(0)
+        assert draw_(weight, name, fan_in=fan_in, fan_out=fan_out, generator=generator) is weight
+        assert_drawn([weight], EXPECTED_DRAWS[name](fan_in, fan_out))
+    embedding = TokenEmbedding(2000, 30, init=name)  # fan-in is the vocabulary
+    assert_drawn([embedding.weight], EXPECTED_DRAWS[name](2000, 30))
 
 
-def test_deepnorm_scales_each_stack_by_its_alpha() -> None:
-    model = encoder_decoder("deepnorm")
-    block = model.encoder_blocks[0]
-    assert block.attention_residual.scale == pytest.approx(0.81 * both)
-    for residual in (
-        model.decoder_blocks[0].cross_attention_residual,
-        model.decoder_blocks[0].feed_forward_residual,
-    ):
-        assert residual.scale == pytest.approx((3 * N_DEC) ** 0.25)
-    alone = language_model("deepnorm").blocks[0].attention_residual
-    assert alone.scale == pytest.approx((2 * N) ** 0.25)
+def test_seed_decides_what_is_drawn() -> None:
+    def draw(generator: Generator | None) -> Tensor:
+        return draw_(torch.empty(5, 3), "he", fan_in=5, fan_out=3, generator=generator)
+
+    first = draw(Generator().manual_seed(1))
+    assert not torch.equal(first, draw(Generator().manual_seed(2)))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert not fill_(torch.ones(3), "normal", 0.0).any()  # no spread: nothing is drawn
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, draw(None))
+
+
+def test_torch_linear_is_what_torch_draws() -> None:
+    assert_drawn([nn.Linear(500, 300).weight], EXPECTED_DRAWS["torch_linear"](500, 300))
+
+
+# A whole model. Written a second time, from the papers, for a stack of N blocks.
+
+
+def row(
+    draw: Callable[[int, int], Drawn], tables: tuple[float, float] = (1 / D, 0.02**2)
+) -> dict[str, Drawn]:
+    """A row of the table without exceptions: one rule for each matrix, another for tables."""
+    fans = {"query": (D, D), "key": (D, KV), "value": (D, KV), "output": (D, D)}
+    fans |= {"inner": (D, F), "outer": (F, D), "unembedding": (D, V)}
+    matrices = {role: draw(*sizes) for role, sizes in fans.items()}
+    return matrices | {"embedding": normal(tables[0]), "positions": normal(tables[1])}
+
+
+def some_times(factor: float, drawn: dict[str, Drawn], *roles: str) -> dict[str, Drawn]:
+    return drawn | {r: Drawn(drawn[r].distribution, factor * drawn[r].std) for r in roles}
+
+
+GLOROT, FUSED = row(EXPECTED_DRAWS["glorot"]), uniform(2 / (D + D + KV + KV))
+BETA, FIXUP = (8 * N) ** -0.25, 0.67 * N**-0.25
+INNER = ("value", "output", "inner", "outer")
+GPT2 = row(lambda fan_in, fan_out: normal(0.02**2), (0.02**2, 0.02**2))
+EXPECTED: dict[str, dict[str, Drawn]] = {
+    "glorot": GLOROT,
+    "glorot_fused": GLOROT | {"query": FUSED, "key": FUSED, "value": FUSED},
+    "he": row(EXPECTED_DRAWS["he"]),
+    "lecun": row(EXPECTED_DRAWS["lecun"]),
+    "torch_default": row(EXPECTED_DRAWS["torch_linear"], (1.0, 1.0)),
+    "gpt2": some_times(1 / math.sqrt(2 * N), GPT2, "output", "outer"),
+    "deepnorm": some_times(BETA, row(EXPECTED_DRAWS["glorot_normal"]), *INNER),
+    "t_fixup": some_times((9 * N) ** -0.25, some_times(FIXUP, GLOROT, *INNER), "embedding"),
+    "zero_output": GLOROT | {"output": normal(0), "outer": normal(0)},
+    "small": row(lambda fan_in, fan_out: normal(2 / (5 * D))),
+}
+NORM = {"deepnorm": "deepnorm", "t_fixup": "none"}
+SETTINGS = {"n_heads": 4, "n_kv_heads": 2, "d_ff": F, "max_tokens": 300, "tied": False}
+SETTINGS |= {"position": "learned", "attention_bias": True}
+every_scheme = pytest.mark.parametrize("scheme", sorted({*EXPECTED, *SCHEMES}))
+
+
+def language_model(scheme: str, **changes: object) -> LanguageModel:
+    settings = SETTINGS | {"n_layers": N, "norm": NORM.get(scheme, "pre")} | changes
+    return LanguageModel(ModelConfig(V, D, **settings))
+
+
+def matrices(model: LanguageModel) -> dict[str, list[Tensor]]:
+    """Each role's matrices, one of each block; a gate counts as inner."""
+    linears: dict[str, list[nn.Linear]] = {}
+    for block in model.blocks:
+        for part in (block.attention, block.feed_forward):
+            for name, linear in part.named_children():
+                if isinstance(linear, nn.Linear):
+                    linears.setdefault("inner" if name == "gate" else name, []).append(linear)
+    found = {role: [linear.weight for linear in group] for role, group in linears.items()}
+    found["unembedding"] = [model.output.weight]
+    return found | {"embedding": [model.embedding.weight], "positions": [model.positions.table]}
+
+
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+@every_scheme
+def test_scheme_draws_each_parameter_as_the_table_says(scheme: str, activation: str) -> None:
+    model = filled_with_nan(language_model(scheme, activation=activation))
+    assert initialize(model, scheme, generator=Generator().manual_seed(1)) is model
+    for role, weights in matrices(model).items():
+        assert_drawn(weights, EXPECTED[scheme][role])
+        different = len({weight.sum().item() for weight in weights})
+        assert different == (len(weights) if EXPECTED[scheme][role].std else 1)
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            assert torch.equal(part.weight, torch.ones(D))
+            assert torch.equal(part.bias, torch.zeros(D))
+        elif isinstance(part, nn.Linear) and part.bias is not None:
+            fan_in = 3 * part.in_features
+            expected = uniform(1 / fan_in) if scheme == "torch_default" else normal(0)
+            assert_drawn([part.bias], expected)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_initialize_draws_everything_and_only_once(
+    tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def counting(weight: Tensor, *args: Any) -> Tensor:
+        drawn.append(id(weight))
+        return fill_(weight, *args)
+
+    model = language_model("gpt2", tied=tied, norm_kind="rms")
+    model.blocks[1] = model.blocks[0]
+    parameters = dict(filled_with_nan(model).named_parameters())
+    monkeypatch.setattr(module, "fill_", counting)
+    initialize(model, "gpt2")
+    norms = {name for name in parameters if "norm" in name}
+    assert norms
+    assert sorted(drawn) == sorted(id(p) for name, p in parameters.items() if name not in norms)
+    for parameter in parameters.values():
+        assert parameter.isfinite().all()
+
+
+def test_models_start_from_glorot() -> None:
+    for role, weights in matrices(language_model("glorot", norm="pre")).items():
+        assert_drawn(weights, GLOROT[role])
+    network = FeedForward(64, 300)
+    for linear in (network.inner, network.outer):
+        assert_drawn([linear.weight], uniform(2 / 364))
+        assert not linear.bias.any()
 
 
 def test_zero_output_makes_each_block_the_identity() -> None:
@@ -248,194 +219,176 @@ def test_zero_output_makes_each_block_the_identity() -> None:
     assert torch.equal(model.blocks[0](x), x)
 
 
-# Parts, seeds and refusals
+def test_same_seed_gives_the_same_model() -> None:
+    def draw(seed: int) -> Tensor:
+        model = language_model("torch_default", n_layers=1)
+        initialize(model, "torch_default", generator=Generator().manual_seed(seed))
+        return nn.utils.parameters_to_vector(model.parameters())
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
 
 
-def test_a_part_knows_its_matrices_and_is_told_its_depth() -> None:
+# Encoder-decoder: what depends on depth differs between the two stacks.
+
+N_ENC, N_DEC = 2, 3
+BOTH = (N_ENC**4 * N_DEC) ** (1 / 16)
+
+
+def encoder_decoder(scheme: str) -> Transformer:
+    settings = SETTINGS | {"n_layers": N_ENC, "n_decoder_layers": N_DEC, "target_vocab_size": V}
+    settings |= {"norm": NORM.get(scheme, "pre")}
+    model = filled_with_nan(Transformer(TransformerConfig(V, D, **settings)))
+    return initialize(model, scheme, generator=Generator().manual_seed(1))
+
+
+# Which matrices have a factor, and that of a single stack, of the encoder and of the decoder.
+FACTORS = {
+    "gpt2": (("output", "outer"), (2 * N) ** -0.5, (2 * N_ENC) ** -0.5, (3 * N_DEC) ** -0.5),
+    "deepnorm": (INNER, BETA, 0.87 / BOTH, (12 * N_DEC) ** -0.25),
+    "t_fixup": (INNER, FIXUP, 0.67 * N_ENC**-0.25, (9 * N_DEC) ** -0.25),
+}
+
+
+@every_scheme
+def test_encoder_and_decoder_each_have_their_own_factor(scheme: str) -> None:
+    model, single = encoder_decoder(scheme), EXPECTED[scheme]
+    roles, alone, in_encoder, in_decoder = FACTORS.get(scheme, ((), 1.0, 1.0, 1.0))
+    for blocks, factor in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
+        expected = some_times(factor / alone, single, *roles)
+        for part in blocks.modules():
+            if isinstance(part, MultiHeadAttention | FeedForward):
+                for role, linear in part.named_children():
+                    if isinstance(linear, nn.Linear):
+                        assert_drawn([linear.weight], expected[role])
+    assert_drawn([model.output.weight], single["unembedding"])
+    depth = (N_DEC / N) ** -0.25 if scheme == "t_fixup" else 1.0
+    table = some_times(depth, single, "embedding")["embedding"]
+    for embedding in (model.embedding, model.target_embedding):
+        assert_drawn([embedding.weight], table)
+    for positions in (model.positions, model.target_positions):
+        assert_drawn([positions.table], single["positions"])
+
+
+def test_deepnorm_constants_are_the_papers() -> None:
+    assert deepnorm_constants(N) == pytest.approx(((2 * N) ** 0.25, BETA))
+    encoder, decoder = deepnorm_pair(N_ENC, N_DEC)
+    assert encoder == pytest.approx((0.81 * BOTH, 0.87 / BOTH))
+    assert decoder == pytest.approx(((3 * N_DEC) ** 0.25, (12 * N_DEC) ** -0.25))
+    model = encoder_decoder("deepnorm")
+    scales = [
+        {part.scale for part in stack.modules() if isinstance(part, Residual)}
+        for stack in (model.encoder_blocks, model.decoder_blocks)
+    ]
+    assert scales == [{encoder[0]}, {decoder[0]}]
+
+
+# Depth and parts
+
+
+def first_output(model: LanguageModel, n_layers: int | None = None) -> Tensor:
+    return initialize(model, "gpt2", n_layers=n_layers).blocks[0].attention.output.weight
+
+
+def test_depth_is_counted_unless_it_is_given() -> None:
+    assert_drawn([first_output(language_model("gpt2"))], normal(0.02**2 / (2 * N)))
+    assert_drawn([first_output(language_model("gpt2"), 50)], normal(0.02**2 / 100))
+    shared = language_model("gpt2")
+    for i in range(1, N):
+        shared.blocks[i] = shared.blocks[0]
+    assert_drawn([first_output(shared)], normal(0.02**2 / (2 * N)))  # counts for each layer
     attention = initialize(MultiHeadAttention(200, 4), "gpt2", n_layers=8)
-    assert attention.query.weight.std().item() == pytest.approx(0.02, rel=0.02)
-    assert attention.output.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
+    assert_drawn([attention.query.weight], normal(0.02**2))
+    assert_drawn([attention.output.weight], normal(0.02**2 / 16))
     decoder = initialize(DecoderBlock(200, 4, 300), "gpt2", n_layers=8)
-    assert decoder.feed_forward.outer.weight.std().item() == pytest.approx(
-        0.02 / math.sqrt(24), rel=0.02
-    )
-
-
-def test_told_depth_replaces_the_counted_one() -> None:
-    model = initialize(language_model("gpt2"), "gpt2", n_layers=50)
-    assert_drawn(matrices(model)["outer"], Drawn("normal", 0.02 / 10))
+    for part in (decoder.feed_forward.outer, decoder.cross_attention.output):
+        assert_drawn([part.weight], normal(0.02**2 / 24))
 
 
 def test_wider_values_and_memories_count_as_they_are() -> None:
     attention = MultiHeadAttention(100, 4, d_head=10, d_value=30, d_memory=60)
     initialize(attention, "glorot_fused")
-    assert attention.value.weight.std().item() == pytest.approx(
-        math.sqrt(2 / (60 + 40 + 40 + 120)), rel=0.03
-    )
-    initialize(attention, "lecun")
-    assert attention.output.weight.std().item() == pytest.approx(120**-0.5, rel=0.03)
-    initialize(attention, "small")
-    assert attention.query.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.03)
-    assert attention.value.weight.std().item() == pytest.approx(math.sqrt(2 / 500), rel=0.03)
+    assert_drawn([attention.value.weight], uniform(2 / (60 + 40 + 40 + 120)))
+    assert_drawn([initialize(attention, "lecun").output.weight], normal(1 / 120))
+    assert_drawn([initialize(attention, "small").value.weight], normal(2 / 500))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_same_seed_gives_the_same_model(scheme: str) -> None:
-    def draw(seed: int) -> list[Tensor]:
-        model = language_model(scheme, n_layers=1)
-        initialize(model, scheme, generator=Generator().manual_seed(seed))
-        return [parameter.clone() for parameter in model.parameters()]
-
-    first, again, other = draw(1), draw(1), draw(2)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+# Refusals
 
 
-def unchanged(model: nn.Module) -> Callable[[], bool]:
-    before = [parameter.clone() for parameter in model.parameters()]
-    return lambda: all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+def changed(scheme: str, name: str, change: Callable[[Any], Any]) -> LanguageModel:
+    """One part of a model replaced."""
+    model = language_model(scheme)
+    model.set_submodule(name, change(model.get_submodule(name)))
+    return model
 
 
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("wrong", ["gpt2", None, nn.Linear])
-def test_what_is_no_model_is_refused(wrong: object) -> None:
-    name = type(wrong).__name__
-    with pytest.raises(TypeError, match=f"^model must be a Module, got a {name}$"):
-        initialize(wrong, "gpt2")
+def scaled(name: str) -> Transformer:
+    model = encoder_decoder("deepnorm")
+    model.get_submodule(name).scale *= 1.01
+    return model
 
 
-@pytest.mark.parametrize("scheme", ["gpt2", "deepnorm", "t_fixup"])
-def test_scheme_that_needs_a_depth_is_refused_without_one(scheme: str) -> None:
-    part = MultiHeadAttention(8, 2)
-    same = unchanged(part)
-    with pytest.raises(ValueError, match=f"'{scheme}' depends on the model's depth: pass n_lay"):
-        initialize(part, scheme)
-    assert same()
+def norm(_: nn.Module) -> nn.Module:
+    return nn.LayerNorm(D)
+
+
+ONE = "blocks.1.feed_forward"
+DEEPNORM, FIXED = "norm='deepnorm'", "'t_fixup' is for a model without norms.*norm='none'"
 
 
 @pytest.mark.parametrize(
-    ("scheme", "norm", "message"),
+    ("make", "scheme", "n_layers", "message"),
     [
-        ("deepnorm", "post", "make the model with norm='deepnorm'"),
-        ("deepnorm", "pre", "make the model with norm='deepnorm'"),
-        ("t_fixup", "post", "make the model with norm='none'"),
+        (lambda: FeedForward(4, 4), "xavier", None, "scheme 'xavier'; known: glorot, glorot_f"),
+        (lambda: MultiHeadAttention(8, 2), "gpt2", None, "'gpt2' depends on .*: pass n_layers"),
+        (lambda: FeedForward(8, 2), "t_fixup", None, "'t_fixup' depends on .*: pass n_layers"),
+        (lambda: Encoder(ModelConfig(7, 8, 2, 1, norm="post")), "deepnorm", None, DEEPNORM),
+        (lambda: language_model("deepnorm", n_layers=8), "deepnorm", 9, "α = 2.06.* α = 2:"),
+        (
+            lambda: changed("deepnorm", "blocks", lambda blocks: blocks[:4]),
+            *("deepnorm", None, r"α = 1.68.* α = 1.861:"),
+        ),
+        (lambda: encoder_decoder("deepnorm").encoder_blocks, "deepnorm", None, DEEPNORM),
+        (lambda: scaled("encoder_blocks.1.attention_residual"), "deepnorm", None, DEEPNORM),
+        (lambda: scaled("decoder_blocks.1.cross_attention_residual"), "deepnorm", None, DEEPNORM),
+        (lambda: scaled("decoder_blocks.1.feed_forward_residual"), "deepnorm", None, DEEPNORM),
+        (lambda: language_model("gpt2"), "t_fixup", None, FIXED),
+        (lambda: changed("t_fixup", "final_norm", norm), "t_fixup", None, FIXED),
+        (lambda: changed("t_fixup", f"{ONE}_residual.norm", norm), "t_fixup", None, FIXED),
+        (
+            lambda: changed("glorot", f"{ONE}.inner", nn.Sequential),
+            *("glorot", None, r"initialize blocks\.1\.feed_forward\.inner\.0\.weight"),
+        ),
+        (
+            lambda: changed("glorot", "blocks.0.attention.key", nn.Sequential),
+            *("glorot", None, r"initialize blocks\.0\.attention\.key\.0\.weight"),
+        ),
+        (
+            lambda: nn.Sequential(FeedForward(4, 4), nn.Conv1d(1, 1, 1)),
+            *("glorot", None, r"initialize 1\.weight"),
+        ),
     ],
 )
-def test_half_of_a_method_is_refused(scheme: str, norm: str, message: str) -> None:
-    model = Encoder(ModelConfig(7, 8, 2, 1, norm=norm))
-    same = unchanged(model)
-    with pytest.raises(ValueError, match=message):
-        initialize(model, scheme)
-    assert same()
-
-
-def refused(model: nn.Module, scheme: str, message: str, n_layers: int | None = None) -> None:
-    same = unchanged(model)
-    with pytest.raises(ValueError, match=message):
+def test_refusal_says_what_was_given_and_expected_and_draws_nothing(
+    make: Callable[[], nn.Module], scheme: str, n_layers: int | None, message: str
+) -> None:
+    model = make()
+    before = nn.utils.parameters_to_vector(model.parameters()).clone()
+    with pytest.raises((ValueError, TypeError), match=message):
         initialize(model, scheme, n_layers=n_layers)
-    assert same()
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
 
 
-def test_deepnorm_for_another_depth_is_refused() -> None:
+def test_deepnorm_of_the_same_depth_is_accepted() -> None:
     model = language_model("deepnorm", n_layers=8)
-    message = "for 100 blocks belongs to a stream scaled by α = 3.761, got a model made with α = 2$"
-    refused(model, "deepnorm", message, n_layers=100)
     assert initialize(model, "deepnorm", n_layers=8) is model
-    del model.blocks[4:]
-    refused(model, "deepnorm", "for 4 blocks belongs to .* α = 1.682, got .* α = 2$")
     assert initialize(model.blocks[0], "deepnorm", n_layers=8) is model.blocks[0]
 
 
-@pytest.mark.parametrize(
-    ("stack", "part"),
-    [
-        ("encoder_blocks", "attention_residual"),
-        ("decoder_blocks", "cross_attention_residual"),
-        ("decoder_blocks", "feed_forward_residual"),
-    ],
-)
-def test_deepnorm_looks_at_every_residual_of_both_stacks(stack: str, part: str) -> None:
-    model = encoder_decoder("deepnorm")
-    alpha = getattr(getattr(model, stack)[1], part).scale
-    getattr(getattr(model, stack)[1], part).scale = 1.01 * alpha
-    message = f"for 2 and 3 blocks .* α = {alpha:.4g}, got a model made with α = {1.01 * alpha:.4g}"
-    refused(model, "deepnorm", message)
-
-
-def test_one_stack_of_two_has_another_alpha() -> None:
-    model = encoder_decoder("deepnorm")
-    refused(model.encoder_blocks, "deepnorm", "for 2 blocks belongs to")
-
-
-@pytest.mark.parametrize("n_layers", [None, N])
-def test_a_shared_block_counts_for_each_layer(n_layers: int | None) -> None:
-    model = language_model("gpt2")
-    for i in range(1, N):
-        model.blocks[i] = model.blocks[0]
-    initialize(model, "gpt2", n_layers=n_layers)
-    expected = Drawn("normal", 0.02 / math.sqrt(2 * N))
-    assert_drawn([model.blocks[0].attention.output.weight], expected)
-
-
-def test_t_fixup_refuses_a_layer_norm_anywhere() -> None:
-    message = "make the model with norm='none'"
-    model = language_model("t_fixup")
-    model.final_norm = nn.LayerNorm(D)
-    refused(model, "t_fixup", message)
-    model = language_model("t_fixup")
-    model.blocks[1].feed_forward_residual = Residual(D, norm="post")
-    refused(model, "t_fixup", message)
-    refused(nn.Sequential(FeedForward(8, 8), nn.LayerNorm(8)), "t_fixup", message, n_layers=3)
-
-
-def test_a_cross_attention_alone_counts_as_of_a_single_stack() -> None:
-    part = Transformer(TransformerConfig(9, 200, n_heads=4)).decoder_blocks[0].cross_attention
-    initialize(part, "gpt2", n_layers=8)
-    assert part.output.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
-
-
 @pytest.mark.usefixtures("without_shape_checks")
-def test_scheme_that_is_no_name_is_refused_too() -> None:
-    with pytest.raises(ValueError, match=r"unknown scheme \['he'\]; known: glorot"):
-        initialize(FeedForward(4, 4), cast("str", ["he"]))
-
-
-def test_unknown_scheme_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ValueError, match="unknown scheme 'xavier'; known: glorot, glorot_fused"):
-        initialize(FeedForward(4, 4), "xavier")
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("n_layers", [0, -1, 2.5, True])
-def test_depth_must_be_a_positive_int(n_layers: float) -> None:
-    with pytest.raises(ValueError, match=f"n_layers must be a positive integer, got {n_layers}"):
-        initialize(FeedForward(4, 4), "gpt2", n_layers=n_layers)
-
-
-@pytest.mark.parametrize("name", ["attention.key", "feed_forward.inner"])
-def test_projection_that_was_wrapped_is_named(name: str) -> None:
-    model = LanguageModel(ModelConfig(7, 12, 3, 2))
-    block = model.blocks[0]
-    block.set_submodule(name, nn.Sequential(block.get_submodule(name)))
-    with pytest.raises(TypeError, match=rf"how to initialize blocks\.0\.{name}\.0\.weight, of a L"):
-        initialize(model, "glorot")
-
-
-def test_parameter_of_an_unknown_part_is_named() -> None:
-    model = nn.Sequential(FeedForward(4, 4), nn.Conv1d(1, 1, 1))
-    same = unchanged(model)
-    with pytest.raises(TypeError, match=r"how to initialize 1\.weight, of a Conv1d"):
-        initialize(model, "glorot")
-    assert same()
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("wrong", [0, -3, 2.0])
-def test_deepnorm_has_constants_for_layers_alone(wrong: int) -> None:
-    for name, make in (
-        ("n_layers", deepnorm_constants),
-        ("n_encoder", lambda n: deepnorm_pair(n, 2)),
-        ("n_decoder", lambda n: deepnorm_pair(2, n)),
-    ):
-        with pytest.raises(ValueError, match=f"^{name} must be a positive integer, got {wrong}$"):
-            make(wrong)
+def test_draw_refuses_unknown_names() -> None:
+    with pytest.raises(ValueError, match="'xavier'; known: inverse_sqrt, unit"):
+        draw_(torch.empty(2, 2), "xavier", fan_in=2, fan_out=2)
+    with pytest.raises(ValueError, match="'normal' or 'uniform', got 'gaussian'"):
+        fill_(torch.empty(2), "gaussian", 1.0)

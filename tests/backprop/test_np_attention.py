@@ -147,31 +147,6 @@ def test_one_head_after_another_is_all_heads_packed(options: dict[str, Any], cau
         assert_near(torch.from_numpy(gradient), torch.from_numpy(expected[name]), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"d_model": 10, "n_heads": 4}, "n_heads must divide d_model, got 4 heads for 10"),
-        (
-            {"d_model": 12, "n_heads": 4, "n_kv_heads": 3},
-            "n_kv_heads must divide n_heads, got 3 key heads for 4 heads",
-        ),
-        (
-            {"d_model": 12, "n_heads": 4, "bias": "all"},
-            "bias must be True, False, 'qkv' or 'output', got 'all'",
-        ),
-    ],
-)
-def test_wrong_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        bp.MultiHeadAttention(**arguments)
-
-
-def test_key_heads_that_do_not_divide_are_refused() -> None:
-    query, key = np.ones((4, 5, 3)), np.ones((3, 5, 3))
-    with pytest.raises(ValueError, match="query has 4 heads, no multiple of the 3 of key"):
-        bp.scaled_dot_product_attention(query, key, key)
-
-
 def test_other_widths_are_refused_by_the_types() -> None:
     with pytest.raises(TypeCheckError):
         bp.scaled_dot_product_attention(np.ones((5, 4)), np.ones((5, 3)), np.ones((5, 3)))

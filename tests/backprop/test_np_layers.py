@@ -98,11 +98,6 @@ def test_dropout_with_a_given_mask(shape: list[int], probability: float, seed: i
     )
 
 
-def test_dropout_refuses_what_is_no_probability() -> None:
-    with pytest.raises(ValueError, match=r"probability must be in \[0, 1\), got 1.0"):
-        bp.dropout(np.ones(2), np.ones(2, dtype=bool), 1.0)
-
-
 @given(shape=shapes, vocab=st.integers(1, 5), factor=st.sampled_from([1.0, 8.0]), seed=seeds)
 def test_embedding(shape: list[int], vocab: int, factor: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -115,14 +110,6 @@ def test_embedding(shape: list[int], vocab: int, factor: float, seed: int) -> No
         lambda weight: F.embedding(torch.from_numpy(np.asarray(ids)), weight) * factor,
         weight=rng.standard_normal((vocab, 3)),
     )
-
-
-@pytest.mark.parametrize("wrong", [-1, 4])
-def test_ids_outside_the_vocabulary_are_refused(wrong: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"ids must be in 0 … 3, got {min(wrong, 2)} to {max(wrong, 2)}"
-    ):
-        bp.embedding(np.array([2, wrong]), np.ones((4, 3)))
 
 
 def test_positions_are_those_of_the_torch_room() -> None:
@@ -157,20 +144,6 @@ def test_huge_logits_have_a_finite_loss() -> None:
     loss, probabilities = bp.cross_entropy(np.array([[1e4, 0.0]]), np.array([1]))
     assert loss == 1e4
     assert np.isfinite(bp.cross_entropy_backward(probabilities, np.array([1]))).all()
-
-
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        ([[0, 1]], r"logits for \(2,\) targets but targets of shape \(1, 2\)"),
-        ([-100, -100], "no target is left: all 2 are -100"),
-        ([0, 3], "targets must be in 0 … 2, or -100 to be left out, got 0 to 3"),
-        ([0, -1], "targets must be in 0 … 2, or -100 to be left out, got -1 to 0"),
-    ],
-)
-def test_wrong_targets_are_refused(targets: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bp.cross_entropy(np.zeros((2, 3)), np.array(targets))
 
 
 def test_the_gradient_of_the_loss_hangs_on_no_memory_order() -> None:

@@ -48,26 +48,20 @@ def batch(seed: int = 0, shape: tuple[int, int] = (3, 7)) -> tuple[np.ndarray, n
 def test_block(norm: str, activation: str, causal: bool) -> None:
     options = {"norm": norm, "activation": activation, "n_kv_heads": 2, "bias": True}
     assert_same_module(
-        bp.EncoderBlock(12, 4, 20, **options),
-        attnbook.EncoderBlock(12, 4, 20, **options),
+        bp.Block(12, 4, 20, **options),
+        attnbook.Block(12, 4, 20, **options),
         {"x": torch.randn(2, 5, 12)},
         {"mask": torch.rand(2, 1, 5, 5) < 0.6, "causal": causal},
     )
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_parameters_have_the_names_and_shapes_of_the_torch_model(choices: dict[str, Any]) -> None:
-    config = ModelConfig(**(CONFIG | choices))
-    ours, theirs = bp.LanguageModel(config), attnbook.LanguageModel(config)
-    assert [(name, p.value.shape) for name, p in ours.named_parameters()] == [
-        (name, tuple(p.shape)) for name, p in theirs.named_parameters()
-    ]
-
-
-@pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_weights_copy_both_ways(choices: dict[str, Any]) -> None:
     config = ModelConfig(**(CONFIG | choices))
     ours, theirs = bp.LanguageModel(config, seed=3), attnbook.LanguageModel(config)
+    assert [(name, p.value.shape) for name, p in ours.named_parameters()] == [
+        (name, tuple(p.shape)) for name, p in theirs.named_parameters()
+    ]
     theirs.load_state_dict({name: torch.from_numpy(w) for name, w in ours.state_dict().items()})
     again = bp.LanguageModel(config, seed=4)
     again.load_state_dict(theirs.state_dict())
@@ -94,6 +88,7 @@ def test_loss_and_gradients_of_the_model(choices: dict[str, Any], masked: bool) 
     ours, theirs = twins(**choices)
     ids, targets = batch()
     mask = np.random.default_rng(1).random((3, 1, 1, 7)) < 0.6 if masked else None
+    ours.loss_and_gradients(targets[:2].clip(0), ids[:2])  # leaves nothing behind
     loss = ours.loss_and_gradients(ids, targets, mask)
     expected = theirs.loss(
         torch.from_numpy(ids),
@@ -136,7 +131,7 @@ def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
 
 
 def test_two_backward_passes_add_up() -> None:
-    block = bp.EncoderBlock(12, 4, 20, norm="pre", bias=True)
+    block = bp.Block(12, 4, 20, norm="pre", bias=True)
     x, upstream = np.random.default_rng(0).standard_normal((2, 2, 5, 12))
     _, saved = block.forward(x)
     block.backward(upstream, saved)
@@ -144,17 +139,6 @@ def test_two_backward_passes_add_up() -> None:
     block.backward(upstream, saved)
     for name, gradient in block.gradients().items():
         assert np.array_equal(gradient, 2 * once[name]), name
-
-
-def test_gradients_are_those_of_one_batch() -> None:
-    ours, _ = twins()
-    first, second = batch(0), batch(1)
-    ours.loss_and_gradients(*first)
-    once = ours.gradients()
-    ours.loss_and_gradients(*second)
-    ours.loss_and_gradients(*first)
-    for name, gradient in ours.gradients().items():
-        assert np.array_equal(gradient, once[name])
 
 
 def test_a_later_token_changes_no_earlier_logits_to_the_last_bit() -> None:
@@ -202,40 +186,6 @@ def test_adam(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        (
-            {"position": "alibi"},
-            "position must be 'sinusoidal' or 'learned' or 'none' in NumPy, got 'alibi'",
-        ),
-        ({"norm": "deepnorm"}, "norm must be 'pre' or 'post' or 'none' in NumPy, got 'deepnorm'"),
-        ({"dropout": 0.1}, "dropout must be 0.0 in NumPy, got 0.1"),
-        ({"norm_bias": False}, "norm_bias must be True in NumPy, got False"),
-        ({"feed_forward_bias": False}, "feed_forward_bias must be True in NumPy, got False"),
-        ({"embedding_init": "unit"}, "embedding_init must be 'inverse_sqrt' in NumPy, got 'unit'"),
-    ],
-)
-def test_what_numpy_does_not_have_is_refused(choices: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        bp.LanguageModel(ModelConfig(**(CONFIG | choices)))
-
-
-def test_too_long_a_sequence_is_refused() -> None:
-    ours, _ = twins()
-    with pytest.raises(ValueError, match="the model takes 9 tokens at most, got 10"):
-        ours.forward(np.zeros((1, 10), dtype=np.int64))
-
-
-@pytest.mark.parametrize(
-    ("cls", "argument"), [(bp.Residual, "norm"), (bp.FeedForward, "activation")]
-)
-def test_unknown_choices_are_refused(cls: type, argument: str) -> None:
-    arguments = (4,) if cls is bp.Residual else (4, 8)
-    with pytest.raises(ValueError, match=f"^{argument} must be .*, got 'other'$"):
-        cls(*arguments, **{argument: "other"})
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda w: w.pop("output.weight"), "there is no value for output.weight"),
@@ -259,20 +209,6 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(change: Any, mes
         attention.load_state_dict(weights)
     for name, value in attention.state_dict().items():
         assert np.array_equal(value, before[name])
-
-
-def test_the_room_imports_numpy_and_no_torch() -> None:
-    import pathlib
-    import re
-
-    room = pathlib.Path(bp.__file__).parent
-    imported = {
-        match
-        for path in room.glob("*.py")
-        for match in re.findall(r"^\s*(?:from|import) ([\w.]+)", path.read_text("utf8"), re.M)
-    }
-    outside = {name.split(".")[0] for name in imported if not name.startswith("attnbook.backprop")}
-    assert outside == {"collections", "jaxtyping", "math", "numpy", "typing"}
 
 
 class Tied(bp.Module):

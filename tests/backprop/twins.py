@@ -34,7 +34,7 @@ def assert_same_gradients(
 
 
 def assert_same_module(
-    ours: backprop.MultiHeadAttention | backprop.EncoderBlock,
+    ours: backprop.MultiHeadAttention | backprop.Block,
     theirs: torch.nn.Module,
     inputs: Mapping[str, Tensor],
     options: Mapping[str, object],

@@ -1,6 +1,7 @@
 import copy
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -86,9 +87,9 @@ def test_evaluation_is_without_dropout_and_gradients_and_training_with() -> None
     modes = []
 
     class Watched(Encoder):
-        def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        def forward(self, *args: Any, **options: Any) -> Any:
             modes.append((self.training, torch.is_grad_enabled()))
-            return super().forward(ids, mask)
+            return super().forward(*args, **options)
 
     def evaluate(model: Encoder) -> float:
         return accuracy(model, *small_batch(Generator()))
@@ -142,14 +143,6 @@ def test_accuracy_refuses_targets_of_another_shape(shape: tuple[int, ...]) -> No
     )
     with pytest.raises(ValueError, match=message):
         accuracy(Encoder(SMALL), ids, targets)
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-def test_accuracy_refuses_targets_that_are_no_integers() -> None:
-    with pytest.raises(
-        TypeError, match=r"targets must be integers, got a tensor of torch\.float64"
-    ):
-        accuracy(Encoder(SMALL), torch.randint(5, (2, 4)), torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -1,0 +1,279 @@
+"""The encoder-decoder: what it has that models of one stack have not."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnbook import (
+    ALiBi,
+    DecoderBlock,
+    DecoderCache,
+    Rotary,
+    Transformer,
+    TransformerConfig,
+    padding_mask,
+    sinusoidal_positions,
+)
+from strategies import assert_gradients_are_finite_differences, assert_near
+from test_blocks import normed
+from test_models import PAIR, assert_learns, configs, every_position, in_parts, model_of, ones
+
+
+def pair(**changes: object) -> Transformer:
+    return model_of(Transformer, **changes)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("target_vocab_size", [None, 5])
+def test_encoder_decoder_is_its_parts_one_after_the_other(
+    target_vocab_size: int | None, tied: bool, norm: str
+) -> None:
+    model = pair(norm=norm, tied=tied, target_vocab_size=target_vocab_size, norm_eps=0.1)
+    source = torch.tensor([[3, 6, 4], [5, 0, 0]])
+    target = torch.tensor([[1, 2, 3, 4], [1, 2, 0, 0]])
+    own = model.embedding if target_vocab_size is None else model.target_embedding
+    source_mask, target_mask = (padding_mask((x != 0).sum(1), x.shape[1]) for x in (source, target))
+    pre = norm == "pre"
+    x = model.embedding.weight[source] * math.sqrt(12) + sinusoidal_positions(3, 12)
+    for block in model.encoder_blocks:
+        x = block(x, source_mask)
+    memory = normed(x, model.encoder_norm, 0.1) if pre else x
+    y = own.weight[target] * math.sqrt(12) + sinusoidal_positions(4, 12)
+    for block in model.decoder_blocks:
+        y = block(y, memory, target_mask, source_mask)
+    logits = (normed(y, model.decoder_norm, 0.1) if pre else y) @ (
+        own if tied else model.output
+    ).weight.T
+    real = target != 0
+    assert_near(model(source, target)[real], logits[real])
+    assert (len(model.encoder_blocks), len(model.decoder_blocks)) == (2, 1)
+    assert len(pair(n_decoder_layers=None).decoder_blocks) == 2
+
+
+def test_settings_reach_both_stacks() -> None:
+    model = pair(norm="deepnorm", n_layers=2, n_decoder_layers=3, position="alibi", dropout=0.25)
+    encoder, decoder = model.encoder_blocks[1], model.decoder_blocks[2]
+    assert encoder.attention_residual.scale == pytest.approx(0.81 * (2**4 * 3) ** (1 / 16))
+    assert decoder.cross_attention_residual.scale == pytest.approx((3 * 3) ** 0.25)
+    assert encoder.attention.position == ALiBi(bidirectional=True)
+    assert decoder.attention.position == ALiBi(bidirectional=False)
+    assert pair(position="rotary", rotary_base=9.0).decoder_blocks[0].attention.position == Rotary(
+        base=9.0
+    )
+    dropouts = [part.dropout for part in model.modules() if hasattr(part, "dropout")]
+    assert dropouts == [0.25] * (1 + 2 * 4 + 3 * 6)
+    both = pair(scaled=False, embedding_init="unit", target_vocab_size=500, d_model=120)
+    for embedding in (both.embedding, both.target_embedding):
+        assert embedding.factor == 1
+        assert embedding.weight.std().item() == pytest.approx(1.0, rel=0.1)
+
+
+def test_source_and_target_do_not_share_learned_positions() -> None:
+    model = pair(position="learned")
+    model(torch.tensor([[3, 6, 4]]), torch.tensor([[1, 2]])).sum().backward()
+    tables = model.positions.table, model.target_positions.table
+    assert [(table.grad != 0).any(-1).sum() for table in tables] == [3, 2]
+
+
+@given(config=configs(TransformerConfig), own=st.booleans(), padding=st.booleans())
+def test_every_combination_of_settings_builds_and_learns_one_step(
+    config: TransformerConfig, own: bool, padding: bool
+) -> None:
+    changes = {"target_vocab_size": 5 if own else None, "padding_id": 0 if padding else None}
+    model = Transformer(dataclasses.replace(config, **changes))
+    assert_learns(model, torch.randint(1, 7, (2, 4)), torch.randint(1, 5, (2, 5)))
+
+
+@pytest.mark.parametrize(("position", "norm"), [("alibi", "pre"), ("learned", "deepnorm")])
+def test_gradients_of_an_encoder_decoders_loss(position: str, norm: str) -> None:
+    tiny = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "d_ff": 3}
+    own = {"target_vocab_size": 4, "padding_id": 0, "max_tokens": 3, "position": position}
+    model = Transformer(TransformerConfig(**tiny, **own, norm=norm, activation="gelu"))
+    source, target = torch.tensor([[1, 0], [2, 1]]), torch.tensor([[1, 2, 3], [2, 3, 0]])
+    leaves = model.parameters()
+    assert_gradients_are_finite_differences(lambda: model.loss(source, target), *leaves)
+
+
+# Who sees what
+
+
+@given(config=configs(TransformerConfig), t=st.integers(0, 3))
+def test_decoder_sees_nothing_ahead_and_the_whole_source(config: TransformerConfig, t: int) -> None:
+    model, source, target = Transformer(config), *torch.randint(7, (2, 2, 4))
+    other = target.clone()
+    other[:, t] = (target[:, t] + 1) % 7
+    before, after = model(source, target), model(source, other)
+    assert torch.equal(before[:, :t], after[:, :t])
+    assert (before[:, t:] != after[:, t:]).any(-1).all()
+    for s in range(4):
+        other = source.clone()
+        other[:, s] = (source[:, s] + 1) % 7
+        assert (before != model(other, target)).any(-1).all()
+
+
+@given(config=configs(TransformerConfig))
+def test_what_padding_is_like_reaches_no_real_logit_and_no_gradient(
+    config: TransformerConfig,
+) -> None:
+    model = Transformer(dataclasses.replace(config, padding_id=0))
+    source, real = torch.randint(7, (2, 5)), torch.arange(4) < torch.randint(1, 5, (2, 1))
+    target = torch.randint(1, 7, (2, 4)).masked_fill(~real, 0)
+    direction = torch.randn(2, 4, 7)
+    direction[~real], direction[..., 0] = 0.0, 0.0  # tied, the logit of padding is another
+    results = []
+    for _ in range(2):
+        logits, leaves = model(source, target), [*model.parameters()]
+        gradients = torch.autograd.grad(logits, leaves, direction, materialize_grads=True)
+        results.append([logits[real][:, 1:], *gradients])
+        model.embedding.weight.data[0] = 50 * torch.randn(16)
+    for before, after in zip(*results, strict=True):
+        assert torch.equal(after, before)
+    assert not results[0][1][0].any()
+
+
+@pytest.mark.parametrize("source_pads", [(2, 0), (0, 2)], ids=["left", "right"])
+@pytest.mark.parametrize("target_pads", [(2, 0), (0, 2)], ids=["left", "right"])
+@every_position
+def test_padding_changes_nothing_on_either_side(
+    position: str, target_pads: tuple[int, int], source_pads: tuple[int, int]
+) -> None:
+    model, sources = pair(position=position, tied=False), torch.randint(1, 7, (2, 3))
+    targets = torch.randint(1, 7, (2, 3))
+    longer, padded = F.pad(sources, source_pads), F.pad(targets, target_pads)
+    logits = model(longer, padded)[:, target_pads[0] :][:, :3]
+    assert_near(logits, model(sources, targets))
+    assert_near(model.loss(longer, F.pad(targets, (0, 2))), model.loss(sources, targets))
+    # Sources of different length, translated together.
+    together = torch.cat([longer, torch.randint(1, 7, (1, 5))])
+    options = {"start_id": 1, "end_id": 2, "n_tokens": 5}
+    translated = model.generate(together, **options)
+    for row, source in zip(translated, sources, strict=False):
+        alone = model.generate(source[None], **options)[0]
+        assert torch.equal(row[: len(alone)], alone)
+        assert not row[len(alone) :].any()
+
+
+@given(config=configs(TransformerConfig), tokens=st.integers(1, 9), data=st.data())
+def test_cache_equals_full_pass(
+    config: TransformerConfig, tokens: int, data: st.DataObject
+) -> None:
+    model = Transformer(dataclasses.replace(config, padding_id=0))
+    source, target = torch.randint(7, (2, 3)), torch.randint(1, 7, (2, tokens))
+    real = padding_mask(torch.tensor([max(tokens - 2, 1), tokens]), tokens, left=True)
+    target = target.masked_fill(~real[:, 0, 0], 0)
+    memory, cache, steps = model.encode(source), model.new_cache(), []
+    assert {type(one) for one in cache} == {DecoderCache}
+    for part in target.split(in_parts(data.draw, tokens), dim=1):
+        mask = real[..., : len(cache[0]) + part.shape[1]]
+        steps.append(model.decode(part, memory, source, padding_mask=mask, cache=cache))
+    logits = torch.cat(steps, dim=1)
+    expected = model.decode(target, memory, source)
+    assert_near(logits[real[:, 0, 0]], expected[real[:, 0, 0]], 1e-10)
+
+
+def test_from_vectors_on_the_model_is_the_same() -> None:
+    model, source, target = (
+        pair(padding_id=None),
+        torch.randint(7, (2, 4)),
+        torch.randint(7, (2, 3)),
+    )
+    x, y = (
+        model.embedding.weight[ids] * math.sqrt(12) + sinusoidal_positions(ids.shape[1], 12)
+        for ids in (source, target)
+    )
+    memory = model.encode_vectors(x)
+    assert_near(memory, model.encode(source))
+    logits = model.embedding.logits(model.decode_vectors(y, memory))
+    assert_near(logits, model(source, target))
+    assert torch.equal(model(source, target, memory=memory), model.decode(target, memory, source))
+
+
+# Loss and generation
+
+
+def test_loss_is_that_of_each_next_token_without_padding() -> None:
+    model = pair()
+    source, target = torch.tensor([[3, 6], [4, 5]]), torch.tensor([[1, 2, 3], [1, 4, 0]])
+    logs = model(source, target[:, :-1]).log_softmax(-1)
+    real = [logs[0, 0, 2], logs[0, 1, 3], logs[1, 0, 4]]
+    assert_near(model.loss(source, target), -sum(real) / 3)
+    total, count = model.loss(source, target, reduction="sum")
+    assert_near(total, -sum(real))
+    assert count == 3
+    assert torch.equal(model(source, target, reduction="mean"), model.loss(source, target))
+    longest = torch.randint(1, 7, (2, PAIR.max_tokens + 1))  # one longer than what is read of it
+    assert model.loss(source, longest).isfinite()
+
+
+@pytest.mark.parametrize("padding_id", [0, None])
+@pytest.mark.parametrize("target_vocab_size", [None, 9])
+def test_generation_is_greedy_and_ends_each_sequence(
+    target_vocab_size: int | None, padding_id: int | None
+) -> None:
+    torch.manual_seed(15)
+    changes = {"padding_id": padding_id, "target_vocab_size": target_vocab_size, "tied": False}
+    model = Transformer(dataclasses.replace(PAIR, **changes))
+    source, rows = torch.randint(1, 7, (12, 4)), []
+    for ids in source:
+        target = [1]
+        while len(target) <= 6 and target[-1] != 2:
+            target.append(int(model(ids[None], torch.tensor([target]))[0, -1].argmax()))
+        rows.append(target[1:])
+    longest, filler = max(map(len, rows)), 2 if padding_id is None else 0
+    assert len({*map(len, rows)}) > 1  # some end early
+    assert not any(0 in row for row in rows)
+    drawn = model.generate(source.int(), start_id=1, end_id=2, n_tokens=6)
+    assert drawn.tolist() == [row + [filler] * (longest - len(row)) for row in rows]
+    assert drawn.dtype == torch.int32
+
+
+def test_generation_stops_when_all_have_ended() -> None:
+    model, source = pair(), torch.randint(1, 7, (1, 4))
+    first = int(model(source, ones(1, 1))[0, 0].argmax())
+    assert model.generate(source, start_id=1, end_id=first, n_tokens=9).tolist() == [[first]]
+    assert model.generate(source, start_id=1, end_id=2, n_tokens=0).shape == (1, 0)
+
+
+# Bad input
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("call", "given", "expected"),
+    [
+        (lambda m: m.generate(ones(2, 3), start_id=1, end_id=0, n_tokens=1), "end_id 0", "padding"),
+        (lambda m: m.generate(ones(2, 3), start_id=1, end_id=2, n_tokens=10), "got 10", "most 9"),
+        (lambda m: m(ones(2, 12), ones(2, 3)), "got 12", "at most 9"),
+        (lambda m: m(ones(2, 3), ones(2, 12)), "got 12", "at most 9"),
+        (lambda m: m.loss(ones(2, 3), ones(2, 11)), "got 10", "at most 9"),
+        (lambda m: m.loss(ones(2, 5), 0 * ones(2, 5)), "all 8 are 0", "no target is left"),
+        (lambda m: m(7 * ones(2, 3), ones(2, 3)), "7 … 7", "0 … 6"),
+        (lambda m: TransformerConfig(7, window=3), "got 3, False", "no window"),
+        (lambda m: TransformerConfig(7, prediction_head=True), "and True", "prediction_head"),
+        (lambda m: TransformerConfig(7, embedding_norm=True), "None, True", "embedding_norm"),
+        (lambda m: DecoderBlock(12, 3, 20, norm="sandwich"), "'sandwich'", "'pre', 'post'"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    call: Callable[[Any], object], given: str, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=given) as caught:
+        call(pair())
+    assert expected in str(caught.value)
+
+
+def test_memory_is_not_given_to_the_wrong_source() -> None:
+    """The padding of another source would be that of the memory."""
+    model, source = pair(), torch.tensor([[3, 4, 0]])
+    memory, target = model.encode(source), torch.tensor([[1, 2]])
+    other: Tensor = model.decode(target, memory, torch.tensor([[3, 4, 5]]))
+    assert not torch.allclose(other, model.decode(target, memory, source))
