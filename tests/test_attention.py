@@ -407,6 +407,17 @@ def test_self_attention_equals_a_loop_over_the_heads(
     assert_rounded(fused, expected[0])
 
 
+@with_every_position
+@on_both_paths
+def test_bias_of_a_call_is_added_to_that_of_the_position(
+    path: str, position: Position | None
+) -> None:
+    module = MultiHeadAttention(8, 4, n_kv_heads=2, d_head=4, position=position)
+    x, bias = torch.randn(2, 5, 8), torch.randn(2, 4, 5, 5)
+    expected, _ = head_by_head(module, x, x, causal_mask(5), bias, torch.arange(5))
+    assert_near(run(path, module, x, bias=bias, causal=True), expected)
+
+
 @given(
     module=modules(positions=[None], other_memory=True),
     queries=st.integers(1, 4),
