@@ -170,7 +170,7 @@ class Matrix:
 
     @property
     def branches(self) -> int:
-        """How many branches add to this matrix's stream: 2 in a block, 3 in a decoder's."""
+        """How many branches add to this matrix's stream, 2 in a block and 3 in a decoder's."""
         return 3 * self.n_decoder if self.in_decoder else 2 * self.n_encoder
 
 

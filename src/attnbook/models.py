@@ -494,8 +494,8 @@ class LanguageModel(Encoder):
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
-            padding_mask: ``True`` for real tokens, as in :meth:`forward`: beginnings of different
-                length, padded on either side.
+            padding_mask: ``True`` for real tokens, as in :meth:`Encoder.forward`: beginnings may have
+                different lengths, padded on either side.
             generator: source of randomness.
 
         Returns:

@@ -135,7 +135,7 @@ class Position:
     """
 
     needs_causal = False
-    """Right under a causal mask only: an attention without one is an error."""
+    """Whether an attention without a causal mask is an error."""
 
     def rotate(
         self,
@@ -400,7 +400,7 @@ def alibi_bias(
     bidirectional: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "heads queries keys"]:
-    r""":class:`ALiBi`'s bias for queries at the end of the keys, as in :func:`causal_mask`.
+    r""":class:`ALiBi`'s bias for queries at the end of the keys, as in a causal mask.
 
     .. math:: B_{hij} = -m_h\,(p_i - j), \qquad p_i = i + n_\text{keys} - n_\text{queries}
 
