@@ -494,7 +494,7 @@ class LanguageModel(Encoder):
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
-            padding_mask: ``True`` for real tokens, as in :meth:`Encoder.forward`: beginnings may have
+            padding_mask: ``True`` for real tokens, as in :meth:`Encoder.forward`: beginnings of
                 different lengths, padded on either side.
             generator: source of randomness.
 
