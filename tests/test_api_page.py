@@ -28,7 +28,7 @@ def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["longer"].shape == (8, 25)
     assert names["logits"].shape == (8, 3, 100)
     assert names["continued"].shape[0] == 3
-    assert names["count"] == 2 + 4 + 0
+    assert names["n_targets"] == 4 + 2 + 1
     assert names["weights"].shape == (2, 4, 10, 10)
     with torch.no_grad():
         reference = names["gpt2"](names["ids"]).logits

@@ -103,7 +103,7 @@ class Residual(nn.Module):
 
     Args:
         d_model: width of the stream.
-        norm: ``"pre"``, ``"post"`` or ``"none"``.
+        norm: ``"pre"``, ``"post"`` or ``"none"``; kept as ``norm_position``.
         norm_kind: ``"layer"`` (LayerNorm) or ``"rms"`` (RMSNorm).
         scale: the factor α of DeepNorm, post-norm only.
         eps: added to the variance in the norm.

@@ -490,7 +490,7 @@ class LanguageModel(Encoder):
         Args:
             ids: the beginning, at least one token.
             n_tokens: how many to add.
-            temperature: as in :func:`sample`, and so are ``top_k``, ``top_p``, ``generator``.
+            temperature: 0 is greedy; this and the next three as in :func:`sample`.
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
@@ -499,7 +499,7 @@ class LanguageModel(Encoder):
             generator: source of randomness.
 
         Returns:
-            The beginning and what was added, (batch, tokens + at most n_tokens).
+            The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
 
         Raises:
             ValueError: if the result could be longer than ``max_tokens``, or logits are not finite.

@@ -118,18 +118,23 @@ class Position:
     """How an attention is told where its tokens are: override one method, or both.
 
     This one does nothing. Positions count tokens, as integers: of shape (tokens,), or (batch,
-    tokens) where sequences begin after padding.
+    tokens) where there is padding. One with parameters is an ``nn.Module``, too. In a whole model
+    it takes the place of ``"none"``: ``block.attention.position = T5(n_heads)``.
 
     Source: the two ways that are in use: Su et al. 2021 (RoFormer) turn queries and keys, Shaw et
-    al. 2018 and Press et al. 2022 (ALiBi) add to the logits.
+    al. 2018, Raffel et al. 2020 (T5) and Press et al. 2022 (ALiBi) add to the logits.
 
     Example:
         >>> from attnbook import MultiHeadAttention
-        >>> class Nearest(Position):
+        >>> class T5(nn.Module, Position):
+        ...     def __init__(self, n_heads, furthest=8):
+        ...         super().__init__()
+        ...         self.offsets = nn.Parameter(torch.zeros(n_heads, furthest + 1))
         ...     def bias(self, n_heads, query_positions, key_positions, dtype):
         ...         distance = query_positions[..., :, None] - key_positions[..., None, :]
-        ...         return -distance.abs().to(dtype).expand(n_heads, *distance.shape)
-        >>> attention = MultiHeadAttention(16, 2, position=Nearest())
+        ...         near = distance.abs().clamp(max=self.offsets.shape[1] - 1)  # (…, queries, keys)
+        ...         return self.offsets[:, near].movedim(0, -3)  # (…, heads, queries, keys)
+        >>> attention = MultiHeadAttention(16, 2, position=T5(2))
         >>> attention(torch.randn(1, 5, 16), causal=True).shape
         torch.Size([1, 5, 16])
     """
@@ -161,7 +166,7 @@ class Position:
         key_positions: Integer[Tensor, "*batch keys"],
         dtype: torch.dtype,
     ) -> Float[Tensor, "*batch heads queries keys"] | None:
-        """What is added to the logits."""
+        """What is added to the logits, heads before queries, a batch before heads."""
         return None
 
 
