@@ -4,7 +4,6 @@ import subprocess
 import sys
 from importlib.metadata import distributions, metadata
 from pathlib import Path
-from statistics import median
 
 import pytest
 from packaging.requirements import Requirement
@@ -74,22 +73,6 @@ print(block.forward(np.ones((1, 3, 8)), causal=True)[0].shape)
 
 def test_backprop_needs_no_torch() -> None:
     assert alone(WITHOUT_TORCH) == "(1, 3, 8)\n"
-
-
-IMPORT = """
-from time import process_time
-
-start = process_time()
-import torch
-middle = process_time()
-from attnbook import LanguageModel
-print((process_time() - start) / (middle - start))
-"""
-
-
-@pytest.mark.slow
-def test_import_takes_little_longer_than_torchs() -> None:
-    assert 1 < median(float(alone(IMPORT)) for _ in range(3)) <= 1.15
 
 
 @pytest.mark.parametrize("file", PINNED)
