@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 
 from attnbook.book import build
 from attnbook.book.arithmetic import EXECUTED
+from attnbook.book.cells import required_tag, tag_of
 from attnbook.book.studies import FOLDER, REPLAY_KEY, checked_record, names
 
 
@@ -103,3 +104,10 @@ def test_page_is_at_most_one_and_a_half_megabytes(path):
     page = HTML / "chapters" / f"{path.stem}.html"
     assert page.exists(), "run `make html` first"
     assert page.stat().st_size <= 1_500_000
+
+
+def test_cells_are_folded_where_they_must_be(code):
+    """A cell that imports, draws or states claims is folded; a ``harness`` is the author's word."""
+    for cell in code:
+        required = required_tag(cell)
+        assert required in (None, tag_of(cell)), (cell.execution_count, cell.source)
