@@ -290,7 +290,7 @@ def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     claims: dict[str, tuple[str, Claim]] = app.env.attnbook_claims  # type: ignore[attr-defined]
     ledger = app.builder.get_relative_uri(docname, LEDGER)
     cells = [each for each in doctree.findall(nodes.container) if _is(each, "cell_code")]
-    for group in _neighbours(cells):
+    for group in list(_neighbours(cells)):
         shown = [part for cell in group for part in _outputs(cell, claims)]
         if _tag(group[0]) == "claims":  # what is not a claim comes first
             others = [part for part in shown if not isinstance(part, dict)]
@@ -324,8 +324,11 @@ def _neighbours(cells: Sequence[nodes.container]) -> Iterator[list[nodes.contain
     """The cells, those that only state claims together where nothing stands between them."""
     group: list[nodes.container] = []
     for cell in cells:
-        together = group and {_tag(group[-1]), _tag(cell)} == {"claims"}
-        if together and cell.parent.index(cell) == cell.parent.index(group[-1]) + 1:
+        if (
+            group
+            and {_tag(group[-1]), _tag(cell)} == {"claims"}
+            and group[-1].next_node(descend=False, siblings=True) is cell
+        ):
             group.append(cell)
         else:
             if group:

@@ -1,6 +1,6 @@
 // Cards of links to claims, the switch that opens all evidence, the way back, the ledger's filter.
 // All of it enhances: without this script links lead to their claims and <details> open by a click.
-(() => {
+addEventListener("DOMContentLoaded", () => {
   "use strict";
   const article = document.querySelector(".bd-article") ?? document.body;
   const evidence = "details.fold, details.claims-run, details.claim, details.more";
@@ -142,4 +142,4 @@
       body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
     });
   }
-})();
+});
