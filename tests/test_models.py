@@ -651,6 +651,7 @@ def ones(*shape: int) -> Tensor:
         (lambda m: Encoder(ModelConfig(7, 9, 3)), "got 9", "must be even"),
         (lambda m: Encoder(PAIR), "got a TransformerConfig", "made from a ModelConfig"),
         (lambda m: Transformer(SMALL), "got a ModelConfig", "made from a TransformerConfig"),
+        (lambda m: m(ones(1, 5), padding_mask=ones(1, 1).bool()), "got 1", "all 5 tokens"),
     ],
 )
 def test_what_cannot_be_is_refused(call: Any, given: str, expected: str) -> None:

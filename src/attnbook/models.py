@@ -634,7 +634,12 @@ def count_positions(
     """
     if padding_mask is None:
         return torch.arange(n_keys, device=device)
-    return (padding_mask.flatten(1).cumsum(dim=-1) - 1).clamp(min=0)
+    real = padding_mask.flatten(1)
+    if real.shape[1] != n_keys:  # a mask of one token would broadcast
+        raise ValueError(
+            f"padding_mask must be of all {n_keys} tokens, the cached ones too, got {real.shape[1]}"
+        )
+    return (real.cumsum(dim=-1) - 1).clamp(min=0)
 
 
 def near_mask(
