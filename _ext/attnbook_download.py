@@ -1,0 +1,135 @@
+"""What readers take away: notebooks that say how to run them, and the book's whole folder.
+
+The notebooks of the repository hold MyST's roles and directives, which Jupyter shows as source.
+What is downloaded from a page is plain Markdown.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from pybtex.database import parse_file
+from pybtex.richtext import Text
+from sphinx.application import Sphinx
+
+from attnbook import __version__
+
+FOLDER = "attention-measured"
+"""Name of the folder, and of the archive beside the first page."""
+LEFT_OUT = ("_build", "__pycache__")
+HOW_TO_RUN = """\
+> **To run this notebook** you need the book's folder: package, records of studies, chapters.
+> Download {archive} unpack it, and in it run `make notebooks` (or, without `make`,
+> `python -m pip install -r requirements.txt -e .` and then `jupyter lab chapters`).
+> It installs about 1.3 GB, most of it PyTorch, and needs Python 3.11 or newer and no GPU.
+> This is {title}, version {version}; text CC BY 4.0, code MIT."""
+CHECK = """\
+# Is what this notebook needs there? The text above says how to get it.
+from attnbook.book.code import find_root
+
+find_root()"""
+
+
+def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
+    """Replace the notebooks that the pages offer by ones that can be read and run by themselves."""
+    if exception is not None or app.builder.format != "html":
+        return
+    named = names(Path(app.srcdir) / "chapters" / "references.bib")
+    address = f"{app.config.html_baseurl.rstrip('/')}/{FOLDER}.zip"
+    linked = f"[{FOLDER}.zip]({address}),"
+    archive = linked if app.config.html_baseurl else f"{FOLDER}.zip from the book's first page,"
+    for path in (Path(app.outdir) / "_sources").rglob("*.ipynb"):
+        notebook = nbformat.read(path, 4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = plain(cell.source, named)
+        words = HOW_TO_RUN.format(archive=archive, title=app.config.html_title, version=__version__)
+        first = [new_markdown_cell(words, id="how-to-run"), new_code_cell(CHECK, id="is-it-there")]
+        notebook.cells[:0] = first
+        nbformat.write(notebook, path)
+
+
+def names(bibliography: Path) -> Callable[[str], str]:
+    """How works are called in running text: key -> "Vaswani et al. (2017)"."""
+    entries = parse_file(str(bibliography)).entries
+
+    def name(key: str) -> str:
+        people = [
+            str(Text.from_latex(" ".join(person.prelast_names + person.last_names)))
+            for person in entries[key].persons["author"]
+        ]
+        who = people[0] if len(people) == 1 else f"{people[0]} et al."
+        if len(people) == 2:
+            who = " and ".join(people)
+        return f"{who} ({entries[key].fields['year']})"
+
+    return name
+
+
+def plain(source: str, name: Callable[[str], str]) -> str:
+    """Markdown without MyST's roles and directives; boxes are quotes."""
+    source = re.sub(r"\{term\}`([^`<]*?)(?: *<[^>]*>)?`", r"\1", source)
+    source = re.sub(
+        r"\{cite:[pt]\}`([^`]*)`",
+        lambda match: "; ".join(name(key.strip()) for key in match[1].split(",")),
+        source,
+    )
+    for directive, instead in {
+        r"\{exercise-start\} *(.*?)\n.*?": r"### Exercise: \2",
+        r"\{exercise-end\}\n": "",
+        r"\{solution-start\}.*?\n.*?": "#### Solution",
+        r"\{solution-end\}\n": "",
+    }.items():
+        source = re.sub(rf"(?s)(`{{3,}}|:{{3,}}){directive}\1", instead, source)
+    return "\n".join(_boxes(source.splitlines()))
+
+
+def _boxes(lines: list[str]) -> Iterator[str]:
+    """Admonitions and folds as quotes; the map, which a page draws, is left out."""
+    fence = quoted = ""
+    for line in lines:
+        start = re.match(r"(`{3,}|:{3,})\{([\w-]+)\} *(.*)", line)
+        if not fence and start:
+            fence, quoted = start[1], "" if start[2] == "map" else "> "
+            if start[3]:
+                yield f"> **{start[3]}**\n>"
+        elif fence and line.strip() == fence:
+            fence = ""
+        elif not fence:
+            yield line
+        elif quoted and not re.match(r":[\w-]+:", line):
+            yield quoted + line
+
+
+def write_archive(app: Sphinx, exception: Exception | None) -> None:
+    """Put the book's folder beside the pages: all that is needed to run and to build it."""
+    if exception is not None or app.builder.format != "html":
+        return
+    root = Path(app.srcdir)
+    with zipfile.ZipFile(Path(app.outdir) / f"{FOLDER}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files(root):
+            # One date for all, so that the same book makes the same archive.
+            info = zipfile.ZipInfo(f"{FOLDER}/{path.relative_to(root)}", (1980, 1, 1, 0, 0, 0))
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(info, path.read_bytes())
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """What belongs to the book: no hidden files, nothing that was built."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in LEFT_OUT:
+            continue
+        if path.is_dir():
+            yield from files(path)
+        else:
+            yield path
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything."""
+    app.connect("build-finished", write_notebooks)
+    app.connect("build-finished", write_archive)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
