@@ -1,0 +1,56 @@
+"""What readers take away: notebooks in plain Markdown, the folder that runs them; references."""
+
+import re
+import subprocess
+import sys
+import zipfile
+
+import nbformat
+import pytest
+from attnbook_download import FOLDER, names, plain
+from built import CHAPTERS, HTML, ROOT
+from pybtex.database import parse_file
+
+BIBLIOGRAPHY = ROOT / "chapters" / "references.bib"
+MYST = re.compile(r"\{[a-z:-]+\}`|^[`:]{3,}\{|^:[a-z]+:", re.MULTILINE)
+
+
+def test_every_reference_has_a_link():
+    for key, entry in parse_file(str(BIBLIOGRAPHY)).entries.items():
+        assert {"doi", "url", "eprint"} & entry.fields.keys(), key
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_downloaded_notebook_says_how_to_run_and_is_plain_markdown(path):
+    notebook = nbformat.read(HTML / "_sources" / "chapters" / path.name, 4)
+    nbformat.validate(notebook)
+    how, check, *cells = notebook.cells
+    assert f"{FOLDER}.zip" in how.source
+    exec(check.source)  # in a checkout it finds what it needs
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            assert not MYST.search(cell.source), cell.source
+    assert [c.source for c in cells if c.cell_type == "code"] == [
+        c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"
+    ]
+
+
+def test_roles_and_directives_become_words():
+    named = names(BIBLIOGRAPHY)
+    source = "A {term}`head`, {term}`two <head>`, {cite:t}`press2017`, {cite:p}`vaswani2017,ba2016`."
+    assert plain(source, named) == (
+        "A head, two, Press and Wolf (2017), Vaswani et al. (2017); Ba et al. (2016)."
+    )
+    box = ":::{admonition} In short\n:class: tip\n\n- One\n:::\nAfter"
+    assert plain(box, named) == "> **In short**\n>\n> \n> - One\nAfter"
+    task = "```{exercise-start} Do it\n:label: ex-x\n```\nText\n```{exercise-end}\n```"
+    assert plain(task, named) == "### Exercise: Do it\nText\n"
+
+
+def test_archive_holds_what_runs_the_chapters(tmp_path):
+    with zipfile.ZipFile(HTML / f"{FOLDER}.zip") as archive:
+        assert not [name for name in archive.namelist() if "/." in name or "_build" in name]
+        archive.extractall(tmp_path)
+    code = "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('emb_reversal')"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / FOLDER, check=False)
+    assert run.returncode == 0

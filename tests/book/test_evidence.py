@@ -1,0 +1,170 @@
+"""How evidence is shown: lines that open, folds, cards, the switch, the ledger."""
+
+import csv
+import json
+from collections.abc import Iterator
+
+import nbformat
+import pytest
+from attnbook_evidence import words_of
+from bs4 import BeautifulSoup
+from built import CHAPTERS, HTML, find_chromium
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from attnbook.book.build import claims_of
+from attnbook.book.cells import required_tag, studies_behind, tag_of
+
+CHAPTER = HTML / "chapters" / "04_attention_weights.html"
+SHOWN = "details:is(.claim, .claims-run, .fold)"
+CLAIMS = {path.stem: claims_of(nbformat.read(path, 4)) for path in CHAPTERS}
+
+
+def parsed(name: str) -> BeautifulSoup:
+    return BeautifulSoup((HTML / "chapters" / f"{name}.html").read_text("utf-8"), "html.parser")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_each_claim_is_a_line_that_opens_a_card(name):
+    page = parsed(name)
+    for claim in CLAIMS[name]:
+        (line,) = page.select(f"details.claim#claim-{claim['label']}")
+        card = line.select_one("dl.claim-card").get_text(" ")
+        assert claim["statement"] in line.summary.get_text()
+        assert claim["measured"] in card
+        assert claim["expected"] in card
+        assert line.select_one(f'a[href="claims.html#ledger-{claim["label"]}"]')
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims_in_a_row_fold_to_their_number(name):
+    for run in parsed(name).select("details.claims-run"):
+        claims = run.select("details.claim")
+        assert len(claims) > 1
+        assert run.summary.get_text(" ", strip=True) == f"✓ {len(claims)} claims hold"
+        assert not any(each.has_attr("open") for each in [run, *claims])
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_code_of_tagged_cells_is_folded(path):
+    cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
+    blocks = [part for part in parsed(path.stem).select(".cell_input") if part.find_parent("section")]
+    assert [bool(tag_of(cell)) for cell in cells] == [
+        part.find_parent("details", class_="fold") is not None for part in blocks
+    ]
+
+
+def cell(source: str, *images: str) -> nbformat.NotebookNode:
+    outputs = [nbformat.v4.new_output("display_data", dict.fromkeys(images, "")) for _ in [0]]
+    return nbformat.v4.new_code_cell(source, outputs=outputs if images else [])
+
+
+def test_tags_follow_from_what_a_cell_does():
+    assert required_tag(cell("import torch\nfrom torch import nn\nnn.Linear(2, 3)")) == "imports"
+    assert required_tag(cell("x = 1\nfor a in range(2):\n    claim('a', a, label='b')")) == "claims"
+    assert required_tag(cell("plt.plot(x)", "image/svg+xml")) == "plot"
+    assert required_tag(cell("x = 1\ny = 2\nz = 3\nclaim('a', x, label='b')")) is None
+
+
+def test_studies_are_followed_by_name():
+    cells = [cell("runs = study('one')"), cell("def f():\n    return runs['a']\nx = 2")]
+    cells += [cell("claim('a', f(), label='a')"), cell("claim('b', x, label='b')")]
+    assert list(studies_behind(cells)) == [[], [], ["one"], []]
+
+
+def test_words_of_a_column_meet_those_of_a_claim():
+    assert words_of("Gradient, last / first") & words_of("the gradients at the first block")
+    assert not words_of("Cosine") & words_of("the gradient at the last of the blocks")
+
+
+def test_ledger_can_be_taken_away():
+    all_claims = [claim for claims in CLAIMS.values() for claim in claims]
+    rows = json.loads((HTML / "claims.json").read_text("utf-8"))
+    with (HTML / "claims.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["label"] for row in csv.DictReader(file)] == [row["label"] for row in rows]
+    assert {row["label"] for row in rows} == {claim["label"] for claim in all_claims}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=[(1280, False), (390, True)], ids=["screen", "phone"])
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    width, touch = request.param
+    context = browser.new_context(viewport={"width": width, "height": 800}, has_touch=touch)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.browser
+def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
+    page.goto(CHAPTER.as_uri())
+    link = page.locator("p a.claim-link[href^='#claim']").last
+    label = link.get_attribute("href")
+    link.focus()
+    before = page.evaluate("scrollY")
+    page.keyboard.press("Enter")
+    target = page.locator(f"details{label}[open]")
+    target.wait_for()
+    page.wait_for_function("() => document.querySelector(':target').getBoundingClientRect().top > 0")
+    assert target.locator("summary").is_visible()
+    target.locator(".claim-back").click()
+    page.wait_for_function("y => Math.abs(scrollY - y) < 400", arg=before)
+
+
+@pytest.mark.browser
+def test_card_opens_on_focus_and_escape_closes_it(page):
+    page.goto(CHAPTER.as_uri())
+    page.locator("p a.claim-link").first.focus()
+    card = page.locator("#claim-card")
+    assert card.is_visible()
+    assert "Has to be" in card.inner_text()
+    page.keyboard.press("Escape")
+    assert not card.is_visible()
+
+
+@pytest.mark.browser
+def test_first_tap_opens_the_card(browser):
+    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
+    page = context.new_page()
+    page.goto(CHAPTER.as_uri())
+    page.locator("p a.claim-link").first.tap()
+    assert page.locator("#claim-card").is_visible()
+    assert "#claim" not in page.url
+    page.locator("p a.claim-link").first.tap()
+    page.wait_for_url("**#claim-*")
+    context.close()
+
+
+@pytest.mark.browser
+def test_switch_opens_all_and_is_remembered(page):
+    page.goto(CHAPTER.as_uri())
+    assert page.locator(f"{SHOWN}[open]").count() == 0
+    page.locator(".evidence-switch button").press("Enter")
+    assert page.locator(f"{SHOWN}:not([open])").count() == 0
+    page.goto(HTML.joinpath("chapters", "03_queries_keys_values.html").as_uri())
+    assert page.locator(f"{SHOWN}:not([open])").count() == 0
+
+
+@pytest.mark.browser
+def test_lines_open_without_a_script(browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(CHAPTER.as_uri())
+    page.locator("details.claims-run > summary").first.press("Enter")
+    claim = page.locator("details.claims-run details.claim").first
+    claim.locator("summary").press("Enter")
+    assert claim.locator(".claim-card").is_visible()
+    context.close()
+
+
+@pytest.mark.browser
+def test_ledger_is_filtered_and_sorted(page):
+    page.goto((HTML / "chapters" / "claims.html").as_uri())
+    page.locator(".ledger-filter input").fill("aw-not-stored")
+    assert page.locator("table.claims-ledger tbody tr:visible").count() == 1
+    assert "1 of" in page.locator(".ledger-filter output").inner_text()
