@@ -21,7 +21,7 @@ SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a
 # check is slow, or what it finds lies in the theme and not in the page.
-TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api.html")
+TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api_models.html")
 MORE_VIEWS = ("light", 390), ("dark", 1280)
 VISITS = [(name, *view) for name in PAGES for view in VIEWS]
 VISITS += [(name, *view) for name in PAGES if name in TYPICAL for view in MORE_VIEWS]
