@@ -323,26 +323,6 @@ def copy_mathjax(app: Sphinx, exception: Exception | None) -> None:
         shutil.copyfile(source, target)
 
 
-def write_index(app: Sphinx, exception: Exception | None) -> None:
-    """Lead from index.html to the first page; Jupyter Book's own has no title and no icon."""
-    first, title = f"{app.config.root_doc}.html", html.escape(app.config.html_title)
-    if exception is None and app.builder.format == "html":
-        (Path(app.outdir) / "index.html").write_text(
-            f"""<!DOCTYPE html>
-<html lang="{app.config.language}">
-<head>
-<meta charset="utf-8" />
-<meta http-equiv="refresh" content="0; url={first}" />
-<link rel="icon" href="_static/{Path(app.config.html_favicon).name}" />
-<title>{title}</title>
-</head>
-<body><a href="{first}">{title}</a></body>
-</html>
-""",
-            encoding="utf-8",
-        )
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.add_transform(ClaimLinks)
@@ -356,5 +336,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
     app.connect("build-finished", copy_mathjax)
-    app.connect("build-finished", write_index)
     return {"parallel_read_safe": False, "parallel_write_safe": True}
