@@ -91,6 +91,7 @@ def head(
     # The theme's layout has a viewport, and so has docutils.
     context["metatags"] = re.sub(r'<meta name="viewport"[^>]*>', "", tags)
     context["description"] = words
+    context["title"] = context.get("title") or "Search"
     context["baseurl"] = app.config.html_baseurl
     context["book"], context["book_date"] = about(app)
     sheets = sorted(context["css_files"], key=lambda sheet: sheet.priority)

@@ -1,6 +1,17 @@
-// The theme button says its state; the contents mark the section being read; "Back to top".
+// Paper is light; the theme button says its state; the contents mark the section being read.
 {
   const root = document.documentElement;
+  let onScreen = "";
+  const print = (starts) => {
+    if (starts == !!onScreen) return;
+    const theme = starts ? "light" : onScreen;
+    onScreen = starts ? root.dataset.theme : "";
+    root.dataset.theme = theme;
+  };
+  matchMedia("print").addEventListener("change", (event) => print(event.matches));
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+
   const ready = () => {
     const button = document.querySelector(".theme-switch-button span");
     const names = { auto: "automatic", light: "light", dark: "dark" };

@@ -1,22 +1,16 @@
 """The built book in a real browser: every page on a light screen and on a dark phone."""
 
-import os
 import re
-import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from built import CHAPTERS, HTML, PAGES, WRITTEN
-from playwright.sync_api import Browser, BrowserContext, Page, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Response
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a
@@ -29,40 +23,6 @@ VISITS += [(name, *view) for name in PAGES if name in TYPICAL for view in MORE_V
 
 def named(param: tuple[str, str, int]) -> str:
     return "-".join(map(str, param))
-
-
-def find_chromium() -> str:
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        without = pytest.fail if os.environ.get("CI") else pytest.skip
-        without(
-            "no Chromium to open the pages with: on Debian and Ubuntu apt-get install chromium, "
-            "elsewhere install Chrome or Chromium, or set CHROMIUM=/path/to/it"
-        )
-    return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert PAGES, "run `make html` first"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium())
-        yield browser
-        browser.close()
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *message: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(HTML)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -230,14 +190,6 @@ def test_pictures_are_described_in_words(visit):
     for words in visit.page.evaluate(PICTURES):
         assert words.strip()
         assert not re.search(r"\.(svg|png|jpe?g)$|[0-9a-f]{16}", words)
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A new window that remembers nothing."""
-    context = browser.new_context(color_scheme="light")
-    yield context.new_page()
-    context.close()
 
 
 @pytest.mark.parametrize("name", [*TYPICAL, f"chapters/{CHAPTERS[1].stem}.html"])
