@@ -119,7 +119,8 @@ FOCUS = """() => {
     part.focus();
     if (document.activeElement !== part || !part.matches(":focus-visible")) continue;
     const style = getComputedStyle(part);
-    found.push([part.className || part.textContent, style.outlineStyle, parseFloat(style.outlineWidth)]);
+    const { outlineStyle, outlineWidth } = style;
+    found.push([part.className || part.textContent, outlineStyle, parseFloat(outlineWidth)]);
   }
   return found;
 }"""
@@ -172,14 +173,16 @@ PRINTED = """() => {
   const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).every(x => x > 120);
   for (const part of article.querySelectorAll("p, pre, pre span, h1, h2, h3, td")) {
     if (!part.checkVisibility({contentVisibilityAuto: true})) {
-      if (!part.closest("[aria-hidden=true], .visually-hidden, nav")) wrong.push(`hidden: ${part.textContent.slice(0, 60)}`);
+      if (!part.closest("[aria-hidden=true], .visually-hidden, nav"))
+        wrong.push(`hidden: ${part.textContent.slice(0, 60)}`);
     } else if (light(getComputedStyle(part).color) && part.textContent.trim()) {
       wrong.push(`pale: ${part.textContent.slice(0, 60)}`);
     } else if (part.matches("pre") && part.scrollWidth > part.clientWidth + 1) {
       wrong.push(`cut off: ${part.textContent.slice(0, 60)}`);
     }
   }
-  for (const part of document.querySelectorAll(".bd-sidebar, .bd-header-article, .copybtn, #pst-back-to-top"))
+  const buttons = ".bd-sidebar, .bd-header-article, .copybtn, #pst-back-to-top";
+  for (const part of document.querySelectorAll(buttons))
     if (part.checkVisibility()) wrong.push(`shown: ${part.className}`);
   return wrong;
 }"""
