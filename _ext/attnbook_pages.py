@@ -5,10 +5,8 @@ import hashlib
 import html
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -310,19 +308,6 @@ def without_thebe(app: Sphinx, config: Config) -> None:
     ]
 
 
-def copy_mathjax(app: Sphinx, exception: Exception | None) -> None:
-    """Put MathJax beside the pages: one file, drawing in SVG.
-
-    Its other output needs web fonts, which browsers do not load for a page opened from disk.
-    """
-    package = find_spec("sphinx-mathjax-offline")
-    if exception is None and package and package.origin:
-        source = Path(package.origin).parent / "static" / app.config.mathjax_path
-        target = Path(app.outdir) / "_static" / app.config.mathjax_path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.add_transform(ClaimLinks)
@@ -335,5 +320,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
-    app.connect("build-finished", copy_mathjax)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

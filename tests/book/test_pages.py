@@ -68,7 +68,6 @@ class Visit:
 
     def open(self, address: str) -> None:
         self.page.goto(address, wait_until="load")
-        self.page.evaluate("() => window.MathJax?.startup?.promise.then(() => null)")
 
     def left(self, home: str) -> list[str]:
         return [url for url in self.requests if not url.startswith((home, "data:", "blob:"))]
@@ -101,36 +100,51 @@ def test_page_has_a_title(visit):
     assert "\\" not in visit.page.title()
 
 
-UNRENDERED = r"""() => {
-  // Unknown macros are written in red.
-  const wrong = "[data-mml-node=merror], [data-mml-node=mtext][fill=red]";
-  const found = [...document.querySelectorAll(".math")]
-    .filter(math => !math.querySelector("mjx-container svg") || math.querySelector(wrong))
-    .map(math => math.textContent);
+UNDRAWN = r"""() => {
+  const found = [];
+  for (const use of document.querySelectorAll(".formula use, .glyphs use"))
+    if (!document.getElementById(use.getAttribute("href").slice(1)))
+      found.push(`not on the page: ${use.getAttribute("href")}`);
+  for (const formula of document.querySelectorAll(".formula"))
+    if (formula.checkVisibility() && !formula.querySelector("use")?.getBoundingClientRect().width)
+      found.push(`empty: ${formula.textContent}`);
+  // Unknown macros are drawn in red.
+  for (const part of document.querySelectorAll(".glyphs [fill]:not([fill=currentColor])"))
+    found.push(`in ${part.getAttribute("fill")}: ${part.id}`);
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const text = texts.currentNode;
     if (/\\[(\[]|\$\$|\\begin\{/.test(text.data) &&
-        !text.parentElement.closest("pre, code, script, style, mjx-container"))
+        !text.parentElement.closest("pre, code, script, style"))
       found.push(text.data);
   }
   return found;
 }"""
 
 
-def test_formulas_are_rendered(visit):
-    assert visit.page.evaluate(UNRENDERED) == []
+def test_formulas_are_drawn(visit):
+    assert visit.page.evaluate(UNDRAWN) == []
 
 
-# Scroll bars under formulas that are drawn in full.
-NEEDLESS_BARS = """() => [...document.querySelectorAll("span.math, div.math mjx-container")]
-  .filter(math => math.checkVisibility() && math.scrollWidth > math.clientWidth + 1)
-  .filter(math => math.querySelector("svg").getBoundingClientRect().width <= math.clientWidth + 1)
-  .map(math => math.textContent)"""
+# A formula has a scroll bar, and is a stop for the keyboard, where it is wider than its box.
+SCROLLING = """() => [...document.querySelectorAll(".equation > .formula, .formula.wide")]
+  .filter(formula => formula.checkVisibility())
+  .filter(formula => {
+    const wider = formula.querySelector("svg").getBoundingClientRect().width - formula.clientWidth;
+    const scrolls = formula.scrollWidth > formula.clientWidth;
+    return Math.abs(wider) > 1 && (scrolls !== wider > 0 || (formula.tabIndex === 0) !== scrolls);
+  })
+  .map(formula => formula.textContent)"""
 
 
 def test_formulas_scroll_only_where_they_must(visit):
-    assert visit.page.evaluate(NEEDLESS_BARS) == []
+    assert visit.page.evaluate(SCROLLING) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_asks_for_mathjax(name):
+    page = (HTML / name).read_text(encoding="utf-8")
+    assert not re.search(r"(?i)<script[^>]*(mathjax|require)|window\.MathJax", page)
 
 
 CUT_OFF = """() => {
@@ -138,7 +152,7 @@ CUT_OFF = """() => {
   if (page.scrollWidth > page.clientWidth)
     found.push(`the page: ${page.scrollWidth} > ${page.clientWidth}`);
   for (const part of document.querySelectorAll("#main-content *")) {
-    if (!part.checkVisibility() || part.closest("svg, mjx-assistive-mml")) continue;
+    if (!part.checkVisibility() || part.closest("svg")) continue;
     const hides = ["hidden", "clip"].includes(getComputedStyle(part).overflowX);
     if (hides && part.clientWidth > 1 && part.scrollWidth > part.clientWidth + 1)
       found.push(`${part.tagName}.${part.className}: ${part.textContent.trim().slice(0, 80)}`);
@@ -198,7 +212,7 @@ def test_pages_work_from_disk(name, page):
     visit.open((HTML / name).as_uri())
     assert visit.left("file:") == []
     assert [error for error in visit.errors if error.startswith("raised")] == []
-    assert page.evaluate(UNRENDERED) == []
+    assert page.evaluate(UNDRAWN) == []
     for shown in page.locator(":is(.claim, svg.figure):not(details *, .toggle *)").all():
         assert shown.bounding_box()["height"] > 10
 
