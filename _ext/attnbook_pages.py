@@ -3,8 +3,6 @@
 import hashlib
 import html
 import re
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,44 +81,9 @@ def without_thebe(app: Sphinx, config: Config) -> None:
     ]
 
 
-def copy_mathjax(app: Sphinx, exception: Exception | None) -> None:
-    """Put MathJax beside the pages: one file, drawing in SVG.
-
-    Its other output needs web fonts, which browsers do not load for a page opened from disk.
-    """
-    package = find_spec("sphinx-mathjax-offline")
-    if exception is None and package and package.origin:
-        source = Path(package.origin).parent / "static" / app.config.mathjax_path
-        target = Path(app.outdir) / "_static" / app.config.mathjax_path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-
-
-def write_index(app: Sphinx, exception: Exception | None) -> None:
-    """Lead from index.html to the first page; Jupyter Book's own has no title and no icon."""
-    first, title = f"{app.config.root_doc}.html", html.escape(app.config.html_title)
-    if exception is None and app.builder.format == "html":
-        (Path(app.outdir) / "index.html").write_text(
-            f"""<!DOCTYPE html>
-<html lang="{app.config.language}">
-<head>
-<meta charset="utf-8" />
-<meta http-equiv="refresh" content="0; url={first}" />
-<link rel="icon" href="_static/{Path(app.config.html_favicon).name}" />
-<title>{title}</title>
-</head>
-<body><a href="{first}">{title}</a></body>
-</html>
-""",
-            encoding="utf-8",
-        )
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.connect("config-inited", without_thebe)
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
-    app.connect("build-finished", copy_mathjax)
-    app.connect("build-finished", write_index)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

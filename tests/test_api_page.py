@@ -1,4 +1,4 @@
-"""The recipes on the API page run, one after the other, as a reader would run them."""
+"""The recipes on the API pages run, one after the other, as a reader would run them."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,14 @@ import torch
 
 import attnbook
 
-PAGE = Path(__file__).parents[1] / "chapters" / "api.md"
+CHAPTERS = Path(__file__).parents[1] / "chapters"
+PAGES = [CHAPTERS / name for name in ("api.md", "api_probes.md", "api_backprop.md")]
 
 
 def test_page_names_what_is_imported_from_the_top() -> None:
-    sentence = re.search(r"imported from the top, .*?: (.*?)\. All else", PAGE.read_text("utf-8"))
+    sentence = re.search(
+        r"imported from the top, .*?: (.*?)\. All else", PAGES[0].read_text("utf-8")
+    )
     assert sentence is not None
     assert re.findall("`(.*?)`", sentence[1]) == attnbook.__all__
 
@@ -21,7 +24,14 @@ def test_page_names_what_is_imported_from_the_top() -> None:
 def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
-    recipes = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert {path for path in CHAPTERS.glob("api*.md") if "```python" in path.read_text()} == {
+        *PAGES
+    }
+    recipes = [
+        recipe
+        for path in PAGES
+        for recipe in re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+    ]
     names: dict[str, object] = {}
     for recipe in recipes:
         exec(recipe, names)

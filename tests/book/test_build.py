@@ -510,7 +510,8 @@ def test_claims_need_a_seed(n, book, executed, capsys):
 def copy_machinery(folder: Path) -> None:
     for name in ("_ext", "_static", "_templates"):
         shutil.copytree(ROOT / name, folder / name)
-    shutil.copyfile(ROOT / "_config.yml", folder / "_config.yml")
+    for name in ("_config.yml", "CITATION.cff"):
+        shutil.copyfile(ROOT / name, folder / name)
 
 
 @pytest.fixture
@@ -546,6 +547,7 @@ def test_second_rendering_builds_only_what_changed(built_whole):
         "_ext/attnbook_pages.py",
         "_static/book.css",
         "_templates/navbar-logo.html",
+        "_templates/components/search-field.html",
         "_toc.yml",
         "requirements.txt",
         "src/attnbook/module.py",
@@ -647,6 +649,22 @@ def test_right_book_is_rendered(book, page, capfd):
         "–",
     ]
     assert row.a["href"] == "01_one.html#claim-variance"
+
+
+def test_book_with_an_address_says_it(book, page):
+    small_book(book, "Text.", alt=ALT, code=(CLAIMED, DRAWN))
+    edit("_config.yml", 'baseurl: ""', "baseurl: https://example.org/book/")
+    edit("_config.yml", 'url: ""', "url: https://example.org/repository")
+    assert build.main(["html"]) == 0
+    chapter = page("chapters/01_one.html")
+    address = "https://example.org/book/chapters/01_one.html"
+    assert chapter.select_one("link[rel=canonical]")["href"] == address
+    assert chapter.select_one("meta[property='og:url']")["content"] == address
+    assert chapter.select_one(".colophon a[href='https://example.org/repository']")
+    (image,) = chapter.select("meta[property='og:image']")
+    assert Path("_build/html", image["content"].removeprefix("https://example.org/book/")).exists()
+    assert f"<loc>{address}</loc>" in Path("_build/html/sitemap.xml").read_text()
+    assert "https://example.org/book/sitemap.xml" in Path("_build/html/robots.txt").read_text()
 
 
 def test_prose_need_not_know_the_numbers_of_another_arithmetic(book, capfd, monkeypatch):

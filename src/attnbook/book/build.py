@@ -338,7 +338,7 @@ def render_pages() -> None:
     """
     # Sphinx reads a page again when its file changed. When the extension, the look, the contents
     # or the package changed, all is built again: so when a title did, which all sidebars show.
-    looks = ("_config.yml", "_toc.yml", "_ext/*.py", "_static/*", "_templates/*", "*.txt")
+    looks = ("*.yml", "_ext/*.py", "_static/*", "_templates/**/*", "*.txt", "*.cff")
     titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in sources())
     whole = files_hash(*looks, "src/**/*.py") + hashlib.sha256(repr([*titles]).encode()).hexdigest()
     parts = files_hash("*.md", "chapters/*", "studies/*.json", str(CLAIMS))

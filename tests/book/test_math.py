@@ -1,0 +1,79 @@
+"""Formulas as the build draws them, in a book of one page."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from built import ROOT
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
+
+PAGE = r"""# One page about $\sqrt{d_k}$
+
+$$
+A = \operatorname{softmax}(QK^\top)
+$$ (weights)
+
+The weights of {eq}`weights` are $A$, and then $A$ again. Not in words: $\sqrt{d_k}$.
+
+The line of a mistake: $x + \unknown$.
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[str, str, str]:
+    """The page, its entry in the index of the search, and the warnings."""
+    sys.path.insert(0, str(ROOT / "_ext"))
+    book: Path = tmp_path_factory.mktemp("book")
+    (book / "index.md").write_text(PAGE)
+    warnings = io.StringIO()
+    settings = {
+        "extensions": ["myst_parser", "attnbook_math"],
+        "myst_enable_extensions": ["dollarmath"],
+        "html_math_renderer": "drawn",
+        "html_theme": "basic",
+    }
+    with docutils_namespace():
+        out = str(book / "out")
+        Sphinx(
+            str(book), None, out, out, "html", settings, status=None, warning=warnings
+        ).build()
+    sys.path.remove(str(ROOT / "_ext"))
+    page, index = (book / "out" / name for name in ("index.html", "searchindex.js"))
+    return page.read_text(), index.read_text(), warnings.getvalue()
+
+
+def test_a_mistake_is_a_warning_with_its_place(built):
+    _, _, warnings = built
+    [warning] = warnings.strip().splitlines()
+    assert re.search(r"index\.md:9: WARNING: .*\\unknown", warning)
+
+
+def test_a_formula_with_a_label_has_a_number_and_can_be_referred_to(built):
+    page, _, _ = built
+    assert '<div class="equation" id="equation-weights">' in page
+    assert re.search(r'<span class="eqno">\(1\)<a class="headerlink" href="#equation-weights"', page)
+    assert '<a class="reference internal" href="#equation-weights">(1)</a>' in page
+
+
+def test_a_formula_is_told_in_words(built):
+    page, _, _ = built
+    assert 'aria-label="A equals softmax open paren Q K transpose close paren"' in page
+
+
+def test_titles_and_search_hold_readable_text(built):
+    page, index, _ = built
+    assert "<title>One page about √(d_k)" in page
+    assert '"One page about √(d_k)"' in index.encode().decode("unicode_escape", "ignore") or (
+        "One page about \\u221a(d_k)" in index
+    )
+
+
+def test_each_glyph_and_each_formula_is_on_the_page_once(built):
+    page, _, _ = built
+    ids = re.findall(r' id="(math-[^"]+)"', page)
+    used = re.findall(r'href="#(math-[^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(ids) == set(used)

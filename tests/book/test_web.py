@@ -1,0 +1,219 @@
+"""The built pages as a web product: what they load, say, show to the keyboard, and print."""
+
+import gzip
+import json
+import re
+from functools import cache
+
+import pytest
+import yaml
+from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
+from built import CHAPTERS, HTML, PAGES, ROOT, WRITTEN
+
+import attnbook
+
+CITED = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+CHAPTER = f"chapters/{CHAPTERS[1].stem}.html"
+
+
+@cache
+def parsed(page: str) -> BeautifulSoup:
+    return BeautifulSoup((HTML / page).read_text(encoding="utf-8"), "html.parser")
+
+
+def weight(*names: str) -> int:
+    """What files weigh on the way, compressed one by one."""
+    return sum(len(gzip.compress((HTML / name).read_bytes())) for name in names)
+
+
+def test_icons_are_few_and_all_there():
+    assert weight("_static/icons.css") < 20_000
+    styles = (HTML / "_static/site.css").read_text(encoding="utf-8")
+    wanted = {
+        name
+        for page in PAGES
+        for icon in parsed(page).select("[class*=fa-]")
+        for name in icon["class"]
+        if name.startswith("fa-") and name not in ("fa-solid", "fa-lg")
+    }
+    assert "fa-magnifying-glass" in wanted
+    assert {name for name in wanted if f".{name}::before" not in styles} == set()
+    assert not (HTML / "_static/vendor").exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_holds_a_page_up(page):
+    head = parsed(page).head
+    sheets = [link["href"].partition("?")[0] for link in head.select("link[rel=stylesheet]")]
+    assert [sheet.removeprefix("../") for sheet in sheets] == ["_static/site.css"]
+    assert weight("_static/site.css") < 40_000
+    if page != "search.html":
+        waiting = [
+            tag["src"] for tag in parsed(page).select("script[src]") if "defer" not in tag.attrs
+        ]
+        assert waiting == []
+    assert "document.write" not in str(parsed(page))
+
+
+@pytest.mark.parametrize("page", ["index.html", *PAGES])
+def test_markup_is_valid_where_it_was_not(page):
+    found = parsed(page)
+    ids = [tag["id"] for tag in found.select("[id]")]
+    assert sorted({each for each in ids if ids.count(each) > 1}) == []
+    assert [each for each in ids if "/" in each] == []
+    assert found.select("summary p, summary div") == []
+    assert [str(button)[:80] for button in found.select("button:not([type])")] == []
+    assert [nav for nav in found.select("nav") if not nav.get("aria-label")] == []
+    assert len(found.select("meta[name=viewport]")) == 1
+
+
+@pytest.mark.parametrize("page", ["index.html", *PAGES])
+def test_page_says_what_it_is(page):
+    found = parsed(page)
+    (words,) = found.select("meta[name=description]")
+    assert len(words["content"]) >= 20
+    assert found.select_one("meta[property='og:description']")["content"] == words["content"]
+    title = found.select_one("meta[property='og:title']")["content"]
+    assert found.title.text.split(" — ")[0] == title
+    assert found.title.text.count(CITED["title"]) == 1
+    for name in ("og:type", "og:site_name"):
+        assert found.select_one(f"meta[property='{name}']")["content"]
+    assert found.select_one("meta[name='twitter:card']")
+
+
+def test_first_page_is_the_root():
+    assert parsed("index.html").h1 == parsed("intro.html").h1
+    book = json.loads(parsed("index.html").select_one("script[type='application/ld+json']").text)
+    assert (book["@type"], book["name"], book["version"]) == (
+        "Book",
+        CITED["title"],
+        CITED["version"],
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_says_version_date_and_licence(page):
+    colophon = parsed(page).select_one(".colophon")
+    assert f"{CITED['title']} {attnbook.__version__}, " in " ".join(colophon.text.split())
+    assert re.fullmatch(r"\d\d\d\d-\d\d-\d\d", colophon.time["datetime"])
+    assert "CC BY 4.0" in colophon.text
+    assert "MIT" in colophon.text
+
+
+def test_citation_is_of_this_version():
+    page = (ROOT / "chapters/cite.md").read_text(encoding="utf-8")
+    assert CITED["version"] == attnbook.__version__
+    assert set(re.findall(r"\d\.\d\.\d", page.partition("## Licence")[0])) == {CITED["version"]}
+
+
+def test_reference_is_in_pages_that_one_can_read():
+    sizes = {page: len(parsed(page).find_all()) for page in WRITTEN if "/api" in page}
+    assert len(sizes) > 5
+    assert {page: size for page, size in sizes.items() if size > 8000} == {}
+
+
+FOCUS = """() => {
+  const found = [];
+  for (const part of document.querySelectorAll("button, summary, a.btn")) {
+    part.focus();
+    if (document.activeElement !== part || !part.matches(":focus-visible")) continue;
+    const style = getComputedStyle(part);
+    const { outlineStyle, outlineWidth } = style;
+    found.push([part.className || part.textContent, outlineStyle, parseFloat(outlineWidth)]);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.browser
+def test_focus_is_seen_on_every_button(page, site):
+    page.goto(site + CHAPTER)
+    page.keyboard.press("Tab")
+    found = page.evaluate(FOCUS)
+    names = " ".join(name for name, *_ in found)
+    for expected in ("primary-toggle", "fullscreen", "theme-switch", "admonition-title"):
+        assert expected in names
+    assert [each for each in found if each[1] in ("none", "hidden") or each[2] < 2] == []
+
+
+@pytest.mark.browser
+def test_theme_button_says_its_state(page, site):
+    page.goto(site + CHAPTER)
+    states = ["automatic", "dark", "light", "automatic"]
+    for i, state in enumerate(states):
+        button = page.get_by_role("button", name=f"Theme: {state}")
+        button.wait_for()
+        if i + 1 < len(states):
+            button.click()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", [CHAPTER, "chapters/implementations.html", "search.html"])
+def test_names_say_what_is_seen(page, site, name):
+    page.goto(site + name)
+    rule = {"runOnly": ["label-content-name-mismatch"], "preload": False}
+    found = Axe().run(page, options=rule).response["violations"]
+    assert [node["html"] for each in found for node in each["nodes"]] == []
+
+
+@pytest.mark.browser
+def test_menu_of_downloads_works_by_keyboard(page, site):
+    page.goto(site + CHAPTER)
+    menu = page.locator("details.menu")
+    menu.locator("summary").focus()
+    page.keyboard.press("Enter")
+    menu.get_by_text(".pdf").wait_for()
+    page.keyboard.press("Escape")
+    menu.get_by_text(".pdf").wait_for(state="hidden")
+
+
+PRINTED = """() => {
+  const article = document.querySelector(".bd-article"), wrong = [];
+  const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).every(x => x > 120);
+  for (const part of article.querySelectorAll("p, pre, pre span, h1, h2, h3, td")) {
+    if (!part.checkVisibility({contentVisibilityAuto: true})) {
+      if (!part.closest("[aria-hidden=true], .visually-hidden, nav"))
+        wrong.push(`hidden: ${part.textContent.slice(0, 60)}`);
+    } else if (light(getComputedStyle(part).color) && part.textContent.trim()) {
+      wrong.push(`pale: ${part.textContent.slice(0, 60)}`);
+    } else if (part.matches("pre") && part.scrollWidth > part.clientWidth + 1) {
+      wrong.push(`cut off: ${part.textContent.slice(0, 60)}`);
+    }
+  }
+  const buttons = ".bd-sidebar, .bd-header-article, .copybtn, #pst-back-to-top";
+  for (const part of document.querySelectorAll(buttons))
+    if (part.checkVisibility()) wrong.push(`shown: ${part.className}`);
+  return wrong;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", [CHAPTER, "chapters/api_models.html"])
+def test_print_is_light_and_loses_nothing(browser, site, name):
+    context = browser.new_context(color_scheme="dark", viewport={"width": 700, "height": 900})
+    page = context.new_page()
+    page.goto(site + name)
+    page.emulate_media(media="print")
+    assert page.evaluate(PRINTED) == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_contents_mark_the_section_that_a_link_leads_to(page, site):
+    page.goto(site + CHAPTER)
+    for link in page.locator(".bd-toc-nav > ul > li > ul > li > a").all()[:4]:
+        anchor = link.get_attribute("href")
+        page.goto("about:blank")
+        page.goto(f"{site}{CHAPTER}{anchor}")
+        page.locator(f".bd-toc-nav a[href='{anchor}'].active[aria-current]").wait_for()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", [CHAPTER, *(page for page in WRITTEN if "/api" in page)])
+def test_page_fits_in_320_pixels(browser, site, name):
+    context = browser.new_context(viewport={"width": 320, "height": 640})
+    page = context.new_page()
+    page.goto(site + name)
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    context.close()
