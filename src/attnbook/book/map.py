@@ -22,19 +22,19 @@ DESCRIPTION = (
 LOGITS = ((1.0, 2.2, 0.2, 1.4), (2.0, 0.9, 1.7, 0.1), (0.2, 2.3, 1.2, 1.9), (1.5, 0.3, 0.8, 2.2))
 
 
-def draw(size: str, href: Callable[[Part], str], here: Collection[str] | None = None) -> str:
+def draw(size: str, href: Callable[[Part], str], here: Collection[str] = ()) -> str:
     """The map as an SVG element.
 
     Args:
         size: ``"wide"``, ``"narrow"`` or ``"small"``.
         href: gives the address of a part's section.
-        here: the parts to light; the others become quiet.
+        here: the parts to light; if there are any, the others become quiet.
     """
     layout = LAYOUTS[size]
     notes = size == "wide"
     height = layout.y(layout.rows) + layout.height / 2 + (42 if notes else 6)
     quiet = " quiet" if here else ""
-    shapes = [*_ground(layout), *_lines(layout), *_loops(layout, here or ())]
+    shapes = [*_ground(layout), *_lines(layout), *_loops(layout, here)]
     for name, box in layout.boxes.items():
         if not name.startswith("@"):
             shapes.append(_box(name, box, layout, href, here))
@@ -155,13 +155,13 @@ def _path(
 
 
 def _box(
-    name: str, box: Box, layout: Layout, href: Callable[[Part], str], here: Collection[str] | None
+    name: str, box: Box, layout: Layout, href: Callable[[Part], str], here: Collection[str]
 ) -> str:
     """A part: a link with its words, and a line about it that shows when it is pointed at."""
     kind = part_of(name)
-    part, lit = PARTS[kind], here is not None and kind in here
+    part, lit = PARTS[kind], kind in here
     classes = f"part {kind} lit" if lit else f"part {kind}"
-    apart = "" if lit or here is None else ' tabindex="-1"'  # a click away, but no tab stop
+    apart = "" if lit or not here else ' tabindex="-1"'  # a click away, but no tab stop
     top, inside = box.y - box.height / 2, []
     if kind in ("add", "sum"):
         r = box.height / 2
