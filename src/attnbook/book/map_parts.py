@@ -1,0 +1,255 @@
+"""What the map of a Transformer shows: parts, arrows, and where both lie in three sizes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is written on a part's box, and the section that measures the part."""
+
+    label: str
+    short: str  # in the small map
+    shape: str  # of what comes out
+    formula: str
+    start: str
+    page: str
+    anchor: str
+    under: str = ""  # on the box, in place of the shape
+
+    @property
+    def chapter(self) -> str:
+        """Its number, or an arrow to a page without one."""
+        return self.page[:2].lstrip("0") if self.page[0] == "0" else "→"
+
+
+ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, LIBRARIES = (
+    "01_embeddings",
+    "02_positions",
+    "03_queries_keys_values",
+    "04_attention_weights",
+    "05_many_heads",
+    "06_backprop",
+    "07_initialization",
+    "08_depth",
+    "implementations",
+)
+WIDTH, HEADS = "(tokens, d_model)", "(heads, tokens, d_k)"
+PAIRS, WORDS = "(heads, tokens, tokens)", "(tokens, vocab)"
+GLOROT, UNIT = "Glorot-uniform", "γ = 1, β = 0"
+NORM = "γ · (x − mean) / deviation + β, for each token"
+# fmt: off
+PARTS = {
+    "ids": Part("token ids", "ids", "(tokens,)", "numbers of tokens in the vocabulary", "–",
+        ONE, "build-a-look-up-and-one-factor"),
+    "embedding": Part("embedding × √d", "embedding", WIDTH,
+        "√d_model · E[ids], E is (vocab, d_model)", "normal, variance 1/d_model",
+        ONE, "measure-what-an-attention-head-can-see-at-the-start"),
+    "position": Part("position", "position", WIDTH, "P: sines and cosines of each position",
+        "fixed", TWO, "build-five-ways-to-say-where"),
+    "sum": Part("embedding + position", "", WIDTH, "x = √d_model · E[ids] + P", "–",
+        TWO, "adding-or-concatenating"),
+    "norm": Part("LayerNorm", "norm", WIDTH, NORM, UNIT,
+        EIGHT, "which-scheme-for-which-architecture"),
+    "attention": Part("attention", "attention", WIDTH, "merge(softmax(Q Kᵀ / √d_k) V) · W_O",
+        GLOROT, FOUR, "build-logits-weights-outputs"),
+    "add": Part("residual addition", "", WIDTH, "stream + branch", "–",
+        EIGHT, "a-sum-variances-add"),
+    "feed_forward": Part("feed-forward", "feed-fwd", WIDTH, "ReLU(x W_1 + b_1) W_2 + b_2",
+        f"{GLOROT}, biases 0", EIGHT, "the-feed-forward-branch"),
+    "final_norm": Part("final norm", "norm", WIDTH, NORM, UNIT,
+        EIGHT, "measure-how-the-stream-grows"),
+    "output": Part("output layer", "output", WORDS, "x Eᵀ: the embedding's table again (tied)",
+        "as the embedding", ONE, "the-other-end-tied-weights-and-the-first-loss"),
+    "logits": Part("logits", "logits", WORDS, "one number for each token that may come next", "–",
+        ONE, "the-other-end-tied-weights-and-the-first-loss"),
+    "loss": Part("loss", "loss", "()", "mean of −ln softmax(logits)[target]", "–",
+        SIX, "the-loss-and-a-table-that-is-used-twice", "one number"),
+    "backward": Part("backward pass", "backward", "as each matrix", "∂loss/∂W of each matrix W",
+        "–", SIX, "one-loss-one-backward-pass", "all gradients"),
+    "query": Part("W_Q", "W_Q", WIDTH, "Q = x W_Q", GLOROT,
+        THREE, "build-three-dense-layers-and-a-softmax", "queries"),
+    "key": Part("W_K", "W_K", WIDTH, "K = x W_K", GLOROT,
+        THREE, "build-three-dense-layers-and-a-softmax", "keys"),
+    "value": Part("W_V", "W_V", WIDTH, "V = x W_V", GLOROT,
+        THREE, "build-three-dense-layers-and-a-softmax", "values"),
+    "split": Part("split into heads", "split into heads", HEADS, "d_model = heads · d_k", "–",
+        FIVE, "cutting-view-and-transpose"),
+    "scores": Part("Q Kᵀ / √d_k", "Q Kᵀ / √d_k", PAIRS, "S = Q Kᵀ / √d_k: attention's logits", "–",
+        FOUR, "build-the-variance-of-a-dot-product"),
+    "mask": Part("mask", "mask", PAIRS, "S_ij = −∞ where i may not attend to j, in every head", "–",
+        FOUR, "aw-masks"),
+    "softmax": Part("softmax", "softmax", PAIRS, "A = softmax(S): each row sums to one", "–",
+        FOUR, "measure-saturation-row-by-row"),
+    "mean": Part("weighted means A V", "A V", HEADS, "row i: the sum over j of A_ij · v_j", "–",
+        FOUR, "what-a-weighted-mean-can-do"),
+    "merge": Part("merge heads", "merge", WIDTH, "the heads' rows side by side", "–",
+        FIVE, "merging-what-w-o-does"),
+    "out": Part("W_O", "W_O", WIDTH, "merged heads · W_O", GLOROT, FIVE, "merging-what-w-o-does"),
+    "initial": Part("initial W", "initial", "", "how the four matrices are drawn", GLOROT,
+        SEVEN, "twelve-starts", "random"),
+    "library": Part("libraries", "library", "", "what each library does by default", "differs",
+        LIBRARIES, "at-a-glance", "defaults"),
+}
+# fmt: on
+
+MATRICES = ["query", "key", "value", "out"]
+HERE = {
+    ONE: ["ids", "embedding", "output", "logits"],
+    TWO: ["position", "sum"],
+    THREE: ["query", "key", "value"],
+    FOUR: ["attention", "scores", "mask", "softmax", "mean"],
+    FIVE: ["split", "merge", "out"],
+    SIX: ["loss", "backward"],
+    SEVEN: [*MATRICES, "initial"],
+    EIGHT: ["norm", "add", "feed_forward", "final_norm"],
+    LIBRARIES: [*MATRICES, "library"],
+}
+"""The parts that a chapter measures."""
+
+# A box inside a form is called by form, part and number; "@" marks a point on a line.
+ARROWS = {
+    "branch": """position sum
+        @pre1 pre.norm1 | pre.norm1 pre.attention | pre.attention pre.add1
+        @pre2 pre.norm2 | pre.norm2 pre.feed_forward | pre.feed_forward pre.add2
+        @post1 post.attention | post.attention post.add1
+        @post2 post.feed_forward | post.feed_forward post.add2
+        @in @x | @x query | @x key | @x value | query split | key split | value split
+        split scores | @values mean | scores mask | mask softmax | softmax mean | mean merge
+        merge out | out inside.add""",
+    "stream": """ids embedding | embedding sum | sum @fork | @fork @pre1 | @fork @post1
+        @pre1 pre.add1 | pre.add1 @pre2 | @pre2 pre.add2 | pre.add2 final_norm
+        @post1 post.add1 | post.add1 post.norm1 | post.norm1 @post2 | @post2 post.add2
+        post.add2 post.norm2 | final_norm @join | post.norm2 @join | @join output
+        output logits | logits loss""",
+}
+
+
+def arrows() -> Iterator[tuple[str, str, str]]:
+    """Kind, from, to."""
+    for kind, listed in ARROWS.items():
+        for pair in re.split(r"[|\n]", listed):
+            start, end = pair.split()
+            yield kind, start, end
+
+
+def part_of(box: str) -> str:
+    """``pre.norm1`` is a ``norm``."""
+    return (box.partition(".")[2] or box).rstrip("12")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle by its left edge and middle; lines enter and leave it at ``port``."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    port: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A size of the map. Heights are counted in rows, widths in units of the drawing."""
+
+    width: float
+    rows: float
+    pitch: float
+    height: float  # of a box
+    streams: dict[str, float]
+    gap: float  # from the stream to the boxes of its branches
+    column: float
+    block: float  # row of the first norm
+    panel: tuple[float, float, float]  # left edge, row and width of what is inside attention
+    ends: dict[str, tuple[float, float, float]]  # left edge, row and width of what is outside
+    detailed: bool = True
+    boxes: dict[str, Box] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Place every box and point."""
+        for name, (x, row, width) in self.ends.items():
+            self.put(name, x, row, width)
+        for form, stream in self.streams.items():
+            pre = form == "pre"
+            self.put(f"@{form}1", stream, self.block - 0.53 if pre else self.block + 0.47)
+            self.put(f"@{form}2", stream, self.block + (2.32 if pre else 3.32))
+            for row, norm, name, add in (
+                (self.block, "norm1", "attention", "add1"),
+                (self.block + 2.85, "norm2", "feed_forward", "add2"),
+            ):
+                self.put(f"{form}.{name}", stream + self.gap, row + 1, self.column)
+                self.put(f"{form}.{add}", stream, row + 1.9)
+                if pre:
+                    self.put(f"pre.{norm}", stream + self.gap, row, self.column)
+                else:
+                    self.on_stream(f"post.{norm}", stream, row + 2.85)
+        self.on_stream("final_norm", self.streams["pre"], self.block + 5.7)
+        x, row, width = self.panel
+        gap = 8 if self.detailed else 5
+        third = (width - 2 * gap) / 3
+        for i, name in enumerate(("query", "key", "value")):
+            self.put(name, x + i * (third + gap), row, third)
+        for i, name in enumerate(("split", "scores", "mask", "softmax", "mean", "merge", "out"), 1):
+            wide = width if name in ("split", "mean") else 2 * third + gap
+            self.put(name, x, row + 0.9 * i, wide, x + third + gap / 2)
+        for i, name in ((6, "library"), (7, "initial")):
+            self.put(name, x + 2 * (third + gap), row + 0.9 * i, third)
+        for name, down in (("@in", -0.72), ("@x", -0.53)):
+            self.put(name, x + width / 2, row + down)
+        self.put("@values", self.boxes["value"].port, row + 0.9)
+        self.put("inside.add", x + third + gap / 2, row + 7.07)
+
+    def on_stream(self, name: str, stream: float, row: float) -> None:
+        """A box through which the stream itself goes."""
+        self.put(name, stream - self.gap / 2, row, self.column, stream)
+
+    def put(self, name: str, x: float, row: float, width: float = 0, port: float = 0) -> None:
+        """A box; without a width a point, or the circle of a sum."""
+        height = self.height if width else 0
+        if part_of(name) in ("add", "sum"):
+            width = height = 0.6 * self.height
+            x -= width / 2
+        self.boxes[name] = Box(x, self.y(row), width, height, port or x + width / 2)
+
+    def y(self, row: float) -> float:
+        """The middle of a row."""
+        return 14 + self.height / 2 + row * self.pitch
+
+
+# fmt: off
+LAYOUTS = {
+    "wide": Layout(
+        width=688, rows=10.5, pitch=52, height=36,
+        streams={"pre": 34, "post": 212}, gap=22, column=124, block=2.5, panel=(396, 2.5, 268),
+        ends={
+            "ids": (20, 0, 84), "embedding": (124, 0, 134), "sum": (288, 0, 0),
+            "position": (318, 0, 124), "backward": (540, 0, 124), "@fork": (288, 0.95, 0),
+            "@join": (178, 9.5, 0), "output": (118, 10.5, 120), "logits": (288, 10.5, 120),
+            "loss": (458, 10.5, 120),
+        },
+    ),
+    "narrow": Layout(
+        width=344, rows=20.3, pitch=52, height=36,
+        streams={"pre": 24, "post": 184}, gap=18, column=122, block=3.5, panel=(22, 13.2, 300),
+        ends={
+            "ids": (14, 0, 84), "embedding": (118, 0, 132), "sum": (184, 1, 0),
+            "position": (30, 1, 122), "backward": (203, 1, 123), "@fork": (184, 1.95, 0),
+            "@join": (80, 10.25, 0), "output": (30, 11, 100), "logits": (142, 11, 98),
+            "loss": (252, 11, 74),
+        },
+    ),
+    "small": Layout(
+        width=344, rows=10.4, pitch=27, height=20,
+        streams={"pre": 22, "post": 105}, gap=10, column=62, block=2.5, panel=(198, 2.5, 128),
+        ends={
+            "ids": (14, 0, 34), "embedding": (62, 0, 74), "sum": (157, 0, 0),
+            "position": (178, 0, 62), "backward": (264, 0, 62), "@fork": (157, 0.95, 0),
+            "@join": (88, 9.6, 0), "output": (60, 10.4, 56), "logits": (142, 10.4, 50),
+            "loss": (218, 10.4, 44),
+        },
+        detailed=False,
+    ),
+}
+# fmt: on
