@@ -27,6 +27,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 
 from attnbook.book.arithmetic import EXECUTED, arithmetic
+from attnbook.book.cells import studies_behind
 from attnbook.book.claims import METADATA_KEY
 from attnbook.book.code import Code, code_hash
 from attnbook.book.files import BUILD, as_json, write_whole
@@ -38,6 +39,7 @@ from attnbook.book.studies import (
     keep_records,
     make_records,
     record_path,
+    studies_of,
 )
 from attnbook.tasks.text import fingerprint, python_topics
 
@@ -114,20 +116,6 @@ def made_from(path: Path) -> dict[str, str]:
 def tree_of(cells: Sequence[NotebookNode]) -> ast.Module:
     """A chapter's code, parsed."""
     return ast.parse("\n".join(cell.source for cell in cells))
-
-
-def studies_of(tree: ast.AST) -> list[str]:
-    """The names of the studies that some code reads."""
-    return [
-        node.args[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "study"
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-        and isinstance(node.args[0].value, str)
-    ]
 
 
 def file_hash(path: Path) -> str:
@@ -389,10 +377,11 @@ def print_least_room(ledger: Mapping[str, Sequence[dict[str, Any]]]) -> None:
 
 
 def claims_of(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """The claims of an executed notebook, in order."""
+    """The claims of an executed notebook, in order, with the studies behind them."""
+    cells = code_cells(notebook)
     return [
-        output.metadata[METADATA_KEY]
-        for cell in code_cells(notebook)
+        output.metadata[METADATA_KEY] | {"studies": studies}
+        for cell, studies in zip(cells, studies_behind(cells), strict=True)
         for output in cell.outputs
         if METADATA_KEY in output.get("metadata", {})
     ]

@@ -1,8 +1,11 @@
-"""Which cells of a chapter are folded: authors mark them by tags, and some must be marked."""
+"""What a cell is for: which are folded, and which studies are behind its claims."""
 
 import ast
+from collections.abc import Iterable, Iterator
 
 from nbformat import NotebookNode
+
+from attnbook.book.studies import studies_of
 
 FOLDED = {
     "imports": "Imports",
@@ -33,6 +36,22 @@ def required_tag(cell: NotebookNode) -> str | None:
     if 2 * sum(_lines(each) for each in statements if _imports(each)) > lines:
         return "imports"
     return None
+
+
+def studies_behind(cells: Iterable[NotebookNode]) -> Iterator[list[str]]:
+    """For each code cell the studies that its claims may hang on: names are followed."""
+    behind: dict[str, set[str]] = {}
+    for cell in cells:
+        found: set[str] = set()
+        for statement in ast.parse(cell.source).body:
+            names = [each for each in ast.walk(statement) if isinstance(each, ast.Name)]
+            read = set(studies_of(statement)).union(*(behind.get(name.id, ()) for name in names))
+            made = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+            if isinstance(statement, ast.FunctionDef):
+                made.add(statement.name)
+            behind |= dict.fromkeys(made, read)
+            found |= read if _states_claims(statement) else set()
+        yield sorted(found)
 
 
 def _lines(node: ast.stmt) -> int:

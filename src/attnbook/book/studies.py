@@ -7,6 +7,7 @@ for each case and seed, and what code made it. ``make studies`` writes it; a cha
 :func:`study` and runs one of its rows again.
 """
 
+import ast
 import datetime
 import hashlib
 import importlib
@@ -132,6 +133,20 @@ def names(root: Path) -> list[str]:
     """All studies, by name."""
     paths = sorted((root / FOLDER).glob("*.py"))
     return [path.stem for path in paths if not path.stem.startswith("_")]
+
+
+def studies_of(tree: ast.AST) -> list[str]:
+    """The names of the studies that some code reads."""
+    return [
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "study"
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    ]
 
 
 def record_path(name: str) -> Path:

@@ -1,0 +1,395 @@
+"""How evidence is shown: a claim is a line that opens, a run of claims folds, and so does code.
+
+Notebooks hold claims as boxes, for JupyterLab; on a page they are native ``<details>``, which open
+without a script, from disk and in print. ``_static/book.js`` adds cards to the links in prose and
+the switch that opens everything.
+"""
+
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+from attnbook.book.arithmetic import EXECUTED
+from attnbook.book.build import CLAIMS
+from attnbook.book.cells import FOLDED
+from attnbook.book.studies import FOLDER
+
+logger = logging.getLogger(__name__)
+
+LEDGER = "chapters/claims"
+SHORT = 16  # a link of fewer characters is a number: it does not break, and says what it is of
+SWITCH = (
+    '<p class="evidence-switch"><button type="button" aria-pressed="false" hidden>'
+    "Show all code and evidence</button></p>"
+)
+
+Claim = dict[str, Any]
+
+
+def load_claims(app: Sphinx) -> None:
+    """Read what the build command collected: document -> its claims."""
+    path = Path(app.srcdir) / CLAIMS
+    ledger: dict[str, list[Claim]] = {}
+    if path.exists():
+        ledger = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        logger.warning("no %s: build with `make book` or `make html`", CLAIMS)
+    by_label: dict[str, tuple[str, Claim]] = {}
+    for docname, claims in ledger.items():
+        for claim in claims:
+            label = claim["label"]
+            if label in by_label:
+                logger.warning("claim %r is in %s and in %s", label, by_label[label][0], docname)
+            by_label[label] = (docname, claim)
+    app.env.attnbook_ledger = ledger  # type: ignore[attr-defined]
+    app.env.attnbook_claims = by_label  # type: ignore[attr-defined]
+
+
+def depends_on_claims(env: BuildEnvironment) -> None:
+    """Remember that the current page shows claims."""
+    pages: set[str] = getattr(env, "attnbook_claim_pages", set())
+    env.attnbook_claim_pages = pages | {env.docname}  # type: ignore[attr-defined]
+
+
+def outdated(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> Sequence[str]:
+    """Pages that show claims are read again when a claim, or what is noted beside them, changed."""
+    shown = [Path(app.srcdir) / CLAIMS, Path(app.srcdir) / EXECUTED]
+    shown += sorted((Path(app.srcdir) / FOLDER).glob("*.json"))
+    now = hashlib.sha256(b"".join(path.read_bytes() for path in shown if path.exists())).hexdigest()
+    before = getattr(env, "attnbook_shown", None)
+    env.attnbook_shown = now  # type: ignore[attr-defined]
+    return [] if now == before else sorted(getattr(env, "attnbook_claim_pages", set()))
+
+
+def _quoted_numbers(text: str) -> list[str]:
+    """The numbers in a text, standard errors with their ±."""
+    return re.findall(r"(?:± *)?(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text.replace("−", "-"))
+
+
+def _shows(quoted: str, claim: Claim) -> bool:
+    """Is ``quoted`` one of the claim's numbers, or errors, rounded as it is written?
+
+    To zero only what was measured, the first, is rounded: a tolerance of 0.3 is not 0.
+    """
+    error = quoted.startswith("±")
+    plain = quoted.removeprefix("±").strip().replace(",", "")
+    numbers = claim["errors" if error else "numbers"]
+    decimals = len(plain.partition(".")[2])
+    if not float(plain):
+        numbers = [x for i, x in enumerate(numbers) if x == 0 or (i == 0 and not error)]
+    return any(f"{number:.{decimals}f}" == plain for number in numbers)
+
+
+class ClaimLinks(SphinxTransform):
+    """``[some words 2.77](#claim-label)``: link words to a claim, and check their numbers.
+
+    Every number among the words must be one that the claim shows, rounded as written; in a table,
+    the claim must be about what the column, or the row, is about. It is a plain Markdown link, so
+    it also reads well where a notebook is opened by itself.
+    """
+
+    default_priority = 800  # before MyST looks for the target in the page
+
+    def apply(self, **kwargs: object) -> None:
+        """Resolve every link of the page that points to a claim."""
+        for link in self.document.findall(nodes.reference):
+            if link.get("id_link") and link["refuri"].startswith("#claim-"):
+                self.resolve(link, link["refuri"].removeprefix("#claim-"))
+
+    def resolve(self, link: nodes.reference, label: str) -> None:
+        """Point ``link`` to the page of the claim."""
+        depends_on_claims(self.env)
+        docname, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
+        if claim is None:
+            logger.warning("no claim is labelled %r", label, location=link)
+            return
+        # On another text than the committed outputs came from, or under another arithmetic, the
+        # prose can't know the numbers.
+        for quoted in [] if claim["elsewhere"] else _quoted_numbers(link.astext()):
+            if not _shows(quoted, claim):
+                logger.warning(
+                    "the prose says %s, claim %r says: measured %s; claimed %s",
+                    quoted,
+                    label,
+                    claim["measured"],
+                    claim["expected"],
+                    location=link,
+                )
+        own, others = columns_of(link)
+        if not words_of(own) & (words := words_of(claim["statement"])) and words & words_of(others):
+            logger.warning(
+                "claim %r (%s) stands under %r, and speaks of what stands under %s",
+                label,
+                claim["statement"],
+                own,
+                others,
+                location=link,
+            )
+        del link["id_link"]
+        if not link.children:
+            link += nodes.Text(claim["statement"])
+        point_to_claim(link, self.env, docname, claim)
+
+
+def columns_of(link: nodes.Node) -> tuple[str, str]:
+    """What the column of a link in a table is called, and the other columns that hold claims."""
+    entry, table = _ancestor(link, nodes.entry), _ancestor(link, nodes.table)
+    if entry is None or table is None:
+        return "", ""
+    links = [each for each in table.findall(nodes.reference) if _names_a_claim(each)]
+    cells = [cell for each in links if (cell := _ancestor(each, nodes.entry))]
+    columns = {cell.parent.index(cell) for cell in cells} | {at := entry.parent.index(entry)}
+    head = next(iter(table.findall(nodes.thead)))[0]
+    names = [cell.astext() for cell in head.children]
+    return names[at], ", ".join(names[i] for i in sorted(columns - {at}))
+
+
+def _ancestor(node: nodes.Node | None, kind: type[nodes.Element]) -> nodes.Element | None:
+    while node is not None and not isinstance(node, kind):
+        node = node.parent
+    return node
+
+
+def _names_a_claim(link: nodes.reference) -> bool:
+    return "attnbook_claim" in link or str(link.get("refuri", "")).startswith("#claim-")
+
+
+def words_of(text: str) -> set[str]:
+    """The words of a text, by their first letters."""
+    found = {word[:4] for word in re.findall(r"[^\W\d_]{3,}", text.lower())}
+    return found - {"the", "and", "with", "for"}
+
+
+def point_to_claim(
+    link: nodes.reference, env: BuildEnvironment, docname: str, claim: Claim
+) -> None:
+    """Make ``link`` lead from the current page to the line of the claim."""
+    page = env.app.builder.get_relative_uri(env.docname, docname)
+    link["refuri"] = f"{page}#claim-{claim['label']}"
+    link["internal"] = True
+    link["classes"].append("claim-link")
+    link["attnbook_claim"] = claim["label"]
+
+
+def write_links(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Links to claims carry what their card says."""
+    if app.builder.format != "html":
+        return
+    for link in list(doctree.findall(nodes.reference)):
+        if "attnbook_claim" not in link:
+            continue
+        _, claim = app.env.attnbook_claims[link["attnbook_claim"]]  # type: ignore[attr-defined]
+        text = link.astext()
+        about = [claim["statement"], numbers_of(claim), f"Has to be: {claim['expected']}"]
+        start = (
+            f'<a class="reference internal claim-link{" claim-number" * (len(text) < SHORT)}" '
+            f'href="{html.escape(link["refuri"])}" data-card="{html.escape(" | ".join(about))}"'
+        )
+        if len(text) < SHORT:
+            start += f' aria-label="{html.escape(text)}: {html.escape(claim["statement"])}"'
+        parent = link.parent
+        at = parent.index(link)
+        parent[at : at + 1] = [_raw(f"{start}>"), *link.children, _raw("</a>")]
+
+
+def _raw(text: str) -> nodes.raw:
+    return nodes.raw("", text, format="html")
+
+
+# A claim on its page.
+
+
+def numbers_of(claim: Claim) -> str:
+    """What was measured, and over how many seeds."""
+    seeds = f" ({claim['samples']} seeds)" if claim["samples"] > 1 else ""
+    return f"{claim['measured']}{seeds}"
+
+
+def is_identity(claim: Claim) -> bool:
+    """Are two things claimed to be the same? Then there is no number to look at."""
+    return str(claim["expected"]).startswith("equal ") or claim["measured"] == "True"
+
+
+def claim_line(claim: Claim, ledger: str, *, anchor: bool = True, alone: bool = False) -> str:
+    """The line of a claim, and the card that it opens; the element is left open for more.
+
+    Args:
+        claim: as the build command collected it.
+        ledger: address of the ledger from the page.
+        anchor: is this the place that links to the claim lead to?
+        alone: an identity that stands alone is a bare tick.
+    """
+    label, same = html.escape(claim["label"]), is_identity(claim)
+    mark, verdict = ("✓", "holds") if claim["held"] else ("✗", "does not hold")
+    statement = html.escape(claim["statement"])
+    shown = f'<span class="claim-statement">{statement}</span>'
+    numbers = f' <span class="claim-numbers">{html.escape(numbers_of(claim))}</span>'
+    rows = {
+        "Measured": html.escape(numbers_of(claim)),
+        "Has to be": html.escape(claim["expected"]),
+        "Margin": "" if claim["room"] is None else f"{claim['room']:g} standard errors",
+        "Other seeds": "" if claim["other_seeds"] == "–" else f"held for {claim['other_seeds']}",
+        "Study": html.escape(", ".join(claim["studies"])),
+        "Text": f"measured on text {claim['text']}" if claim["text"] else "",
+        "Label": f'<a href="#claim-{label}">{label}</a> · '
+        f'<a href="{ledger}#ledger-{label}">in the ledger</a>',
+    }
+    if same and alone:
+        line = (
+            '<span class="claim-numbers">equal</span>'
+            f'<span class="visually-hidden">: {statement}</span>'
+        )
+        rows = {"Claim": statement} | rows
+    else:
+        line = shown + numbers * (not same)
+    card = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in rows.items() if v)
+    return (
+        f'<details class="claim"{f" id=claim-{label}" if anchor else ""}>'
+        f'<summary><span class="claim-mark" role="img" aria-label="{verdict}">{mark}</span> '
+        f'{line}</summary><dl class="claim-card">{card}</dl>'
+    )
+
+
+class ClaimLine(SphinxDirective):
+    """``{claim-line} label``: show a claim as its chapter does."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Make the line."""
+        depends_on_claims(self.env)
+        label = self.arguments[0]
+        _, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
+        if claim is None:
+            raise self.error(f"no claim is labelled {label!r}")
+        ledger = self.env.app.builder.get_relative_uri(self.env.docname, LEDGER)
+        return [_raw(claim_line(claim, ledger, anchor=False) + "</details>")]
+
+
+# Cells.
+
+
+def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Show claims as lines, runs of them folded, and fold the code of the cells that are tagged."""
+    if app.builder.format != "html":
+        return
+    claims: dict[str, tuple[str, Claim]] = app.env.attnbook_claims  # type: ignore[attr-defined]
+    ledger = app.builder.get_relative_uri(docname, LEDGER)
+    cells = [each for each in doctree.findall(nodes.container) if _is(each, "cell_code")]
+    for group in list(_neighbours(cells)):
+        shown = [part for cell in group for part in _outputs(cell, claims)]
+        if _tag(group[0]) == "claims":  # what is not a claim comes first
+            others = [part for part in shown if not isinstance(part, dict)]
+            run = [part for part in shown if isinstance(part, dict)]
+            code = [part for cell in group for part in _fold(cell, "claims")]
+            group[0][:] = [*_wrapped(others), *_run(run, ledger, code)]
+            for cell in group[1:]:
+                cell.parent.remove(cell)
+            continue
+        (cell,) = group
+        made: list[nodes.Node] = []
+        for is_claim, parts in groupby(shown, lambda part: isinstance(part, dict)):
+            found: list[Any] = list(parts)
+            made += _run(found, ledger, []) if is_claim else _wrapped(found)
+        cell[:] = [*_fold(cell, _tag(cell)), *made]
+    if cells:
+        title = next(doctree.findall(nodes.title))
+        title.parent.insert(title.parent.index(title) + 1, _raw(SWITCH))
+
+
+def _is(node: nodes.Node, kind: str) -> bool:
+    return isinstance(node, nodes.container) and node.get("nb_element") == kind
+
+
+def _tag(cell: nodes.container) -> str | None:
+    tags = cell["cell_metadata"].get("tags", [])
+    return next((tag for tag in tags if tag in FOLDED), None)
+
+
+def _neighbours(cells: Sequence[nodes.container]) -> Iterator[list[nodes.container]]:
+    """The cells, those that only state claims together where nothing stands between them."""
+    group: list[nodes.container] = []
+    for cell in cells:
+        if (
+            group
+            and {_tag(group[-1]), _tag(cell)} == {"claims"}
+            and group[-1].next_node(descend=False, siblings=True) is cell
+        ):
+            group.append(cell)
+        else:
+            if group:
+                yield group
+            group = [cell]
+    if group:
+        yield group
+
+
+def _outputs(
+    cell: nodes.container, claims: dict[str, tuple[str, Claim]]
+) -> Iterator[nodes.Node | Claim]:
+    """What a cell shows, in order: claims, and all else as it is."""
+    for output in [part for part in cell.children if _is(part, "cell_code_output")]:
+        for part in output.children:
+            raw = next(iter(part.findall(nodes.raw)), None)
+            found = raw and re.match(r'<div class="claim" id="claim-([^"]+)"', raw.astext())
+            yield claims[found[1]][1] if found and found[1] in claims else part
+
+
+def _fold(cell: nodes.container, tag: str | None) -> list[nodes.Node]:
+    """The code of a cell, folded if it is tagged."""
+    source = [part for part in cell.children if _is(part, "cell_code_source")]
+    if tag is None or not source:
+        return source
+    n_lines = len(source[0].astext().splitlines())
+    summary = f"{FOLDED[tag]} <span>{n_lines} line{'s' * (n_lines > 1)}</span>"
+    return [
+        _raw(f'<details class="fold"><summary>{summary}</summary>'),
+        *source,
+        _raw("</details>"),
+    ]
+
+
+def _wrapped(parts: list[Any]) -> list[nodes.Node]:
+    """Outputs as the theme expects them."""
+    if not parts:
+        return []
+    return [nodes.container("", *parts, classes=["cell_output"], nb_element="cell_code_output")]
+
+
+def _run(claims: list[Claim], ledger: str, code: list[nodes.Node]) -> list[nodes.Node]:
+    """Claims without prose between them, with the code that states them inside."""
+    if len(claims) == 1:
+        return [_raw(claim_line(claims[0], ledger, alone=True)), *code, _raw("</details>")]
+    if not claims:
+        return code
+    held = all(claim["held"] for claim in claims)
+    mark = f'<span class="claim-mark" aria-hidden="true">{"✓" if held else "✗"}</span>'
+    says = f"{len(claims)} claims hold" if held else f"not all of {len(claims)} claims hold"
+    lines = "".join(f"<li>{claim_line(claim, ledger)}</details></li>" for claim in claims)
+    start = f'<details class="claims-run"><summary>{mark} {says}</summary><ul>{lines}</ul>'
+    return [_raw(start), *code, _raw("</details>")]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything."""
+    app.add_transform(ClaimLinks)
+    app.add_directive("claim-line", ClaimLine)
+    app.connect("builder-inited", load_claims)
+    app.connect("env-get-outdated", outdated)
+    app.connect("doctree-resolved", fold_evidence)
+    app.connect("doctree-resolved", write_links, priority=600)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,0 +1,145 @@
+// Cards of links to claims, the switch that opens all evidence, the way back, the ledger's filter.
+// All of it enhances: without this script links lead to their claims and <details> open by a click.
+addEventListener("DOMContentLoaded", () => {
+  "use strict";
+  const article = document.querySelector(".bd-article") ?? document.body;
+  const evidence = "details.fold, details.claims-run, details.claim, details.more";
+
+  // The switch is remembered.
+  const button = document.querySelector(".evidence-switch button");
+  const open = (all) => {
+    for (const each of article.querySelectorAll(evidence)) each.open = all;
+    button.setAttribute("aria-pressed", all);
+    button.textContent = all ? "Fold code and evidence" : "Show all code and evidence";
+  };
+  if (button) {
+    button.hidden = false;
+    if (localStorage.getItem("evidence") === "open") open(true);
+    button.addEventListener("click", () => {
+      const all = button.getAttribute("aria-pressed") !== "true";
+      open(all);
+      localStorage.setItem("evidence", all ? "open" : "folded");
+    });
+  }
+
+  // What a link leads to is opened, lit, and says the way back.
+  let back = null;
+  const arrive = () => {
+    back?.remove();
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let each = target; each; each = each.parentElement)
+      if (each.tagName === "DETAILS") each.open = true;
+    target.scrollIntoView();
+    if (!target.matches("details.claim") || history.length < 2) return;
+    back = document.createElement("button");
+    back.type = "button";
+    back.className = "claim-back";
+    back.textContent = "← back to where you were";
+    back.addEventListener("click", () => history.back());
+    target.append(back);
+  };
+  addEventListener("hashchange", arrive);
+  if (location.hash) arrive();
+
+  // A card for each link to a claim: on hover, on focus, on the first tap; Escape closes it.
+  const card = document.createElement("div");
+  card.id = "claim-card";
+  card.setAttribute("role", "tooltip");
+  card.hidden = true;
+  document.body.append(card);
+  let shown = null;
+  const hide = () => {
+    shown?.removeAttribute("aria-describedby");
+    card.hidden = true;
+    shown = null;
+  };
+  const show = (link) => {
+    if (link === shown) return;
+    hide();
+    shown = link;
+    const [statement, ...lines] = link.dataset.card.split(" | ");
+    const strong = document.createElement("strong");
+    strong.textContent = statement;
+    card.replaceChildren(strong, ...lines.map((line) => {
+      const part = document.createElement("span");
+      part.textContent = line;
+      return part;
+    }));
+    card.hidden = false;
+    link.setAttribute("aria-describedby", card.id);
+    const box = link.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - card.offsetWidth - 8;
+    const above = box.bottom + card.offsetHeight + 8 > innerHeight;
+    card.style.left = `${Math.max(8, Math.min(box.left, room)) + scrollX}px`;
+    card.style.top = `${(above ? box.top - card.offsetHeight - 6 : box.bottom + 6) + scrollY}px`;
+  };
+  const linkOf = (event) => event.target.closest?.("a[data-card]");
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType !== "mouse") return;
+    const link = linkOf(event);
+    if (link) show(link);
+    else if (!event.target.closest("#claim-card")) hide();
+  });
+  document.addEventListener("focusin", (event) => {
+    const link = linkOf(event);
+    if (link) show(link);
+    else hide();
+  });
+  document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+  let tapped = false;
+  document.addEventListener("pointerdown", (event) => {
+    // A finger's first tap shows the card, the second follows the link.
+    tapped = event.pointerType === "touch" && linkOf(event) && linkOf(event) !== shown;
+  });
+  document.addEventListener("click", (event) => {
+    const link = linkOf(event);
+    if (link && tapped) {
+      event.preventDefault();
+      show(link);
+    } else if (!link) hide();
+  });
+
+  // The ledger: filter by words and kind, sort by a column.
+  const form = document.querySelector(".ledger-filter");
+  if (!form) return;
+  form.hidden = false;
+  const rows = [...document.querySelectorAll("table.claims-ledger tbody tr")];
+  const texts = new Map(rows.map((row) => [row, `${row.id} ${row.textContent}`.toLowerCase()]));
+  const filter = () => {
+    const words = form.elements.words.value.toLowerCase().split(/\s+/);
+    const kind = form.elements.kind.value;
+    let left = 0;
+    for (const row of rows) {
+      row.hidden = !words.every((word) => texts.get(row).includes(word)) ||
+        (kind && row.dataset.kind !== kind);
+      left += !row.hidden;
+    }
+    for (const table of document.querySelectorAll("table.claims-ledger"))
+      table.closest("section").hidden = !table.querySelector("tbody tr:not([hidden])");
+    form.querySelector("output").textContent = `${left} of ${rows.length} claims`;
+  };
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  filter();
+  const number = (text) => parseFloat(text.replace(/,/g, "").match(/-?\d[\d.]*/)?.[0]);
+  for (const head of document.querySelectorAll("table.claims-ledger th")) {
+    const sort = document.createElement("button");
+    sort.type = "button";
+    sort.append(...head.childNodes);
+    head.append(sort);
+    sort.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const each of head.parentElement.children) each.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const body = head.closest("table").tBodies[0], at = head.cellIndex;
+      const value = (row) => row.cells[at].textContent;
+      const order = (a, b) => {
+        const [x, y] = [number(value(a)), number(value(b))];
+        if (at && x !== y && !(isNaN(x) && isNaN(y))) return isNaN(x) ? 1 : isNaN(y) ? -1 : x - y;
+        return value(a).localeCompare(value(b));
+      };
+      body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
+    });
+  }
+});
