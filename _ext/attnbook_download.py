@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from pybtex.database import parse_file
 from pybtex.richtext import Text
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
 from attnbook import __version__
 
@@ -128,8 +129,15 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def offer_launches(app: Sphinx, config: Config) -> None:
+    """Binder and Colab open a repository: without one there is nothing to launch."""
+    if not config.html_theme_options.get("repository_url"):
+        config.html_theme_options["launch_buttons"] = {}
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
+    app.connect("config-inited", offer_launches)
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_archive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

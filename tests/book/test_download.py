@@ -7,9 +7,10 @@ import zipfile
 
 import nbformat
 import pytest
-from attnbook_download import FOLDER, names, plain
 from built import CHAPTERS, HTML, ROOT
 from pybtex.database import parse_file
+
+from attnbook_download import FOLDER, names, plain
 
 BIBLIOGRAPHY = ROOT / "chapters" / "references.bib"
 MYST = re.compile(r"\{[a-z:-]+\}`|^[`:]{3,}\{|^:[a-z]+:", re.MULTILINE)
@@ -37,9 +38,9 @@ def test_downloaded_notebook_says_how_to_run_and_is_plain_markdown(path):
 
 def test_roles_and_directives_become_words():
     named = names(BIBLIOGRAPHY)
-    source = "A {term}`head`, {term}`two <head>`, {cite:t}`press2017`, {cite:p}`vaswani2017,ba2016`."
+    source = "A {term}`head`, {term}`two <head>`, {cite:t}`press2017`, {cite:p}`ba2016,he2015`."
     assert plain(source, named) == (
-        "A head, two, Press and Wolf (2017), Vaswani et al. (2017); Ba et al. (2016)."
+        "A head, two, Press and Wolf (2017), Ba et al. (2016); He et al. (2015)."
     )
     box = ":::{admonition} In short\n:class: tip\n\n- One\n:::\nAfter"
     assert plain(box, named) == "> **In short**\n>\n> \n> - One\nAfter"
@@ -51,6 +52,8 @@ def test_archive_holds_what_runs_the_chapters(tmp_path):
     with zipfile.ZipFile(HTML / f"{FOLDER}.zip") as archive:
         assert not [name for name in archive.namelist() if "/." in name or "_build" in name]
         archive.extractall(tmp_path)
-    code = "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('emb_reversal')"
+    code = (
+        "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('pos_fit')"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / FOLDER, check=False)
     assert run.returncode == 0

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import nbformat
 import pytest
-from attnbook_evidence import words_of
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML, find_chromium
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from attnbook.book.build import claims_of
 from attnbook.book.cells import required_tag, studies_behind, tag_of
+from attnbook_evidence import words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
 SHOWN = "details:is(.claim, .claims-run, .fold)"
@@ -47,7 +47,9 @@ def test_claims_in_a_row_fold_to_their_number(name):
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_code_of_tagged_cells_is_folded(path):
     cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
-    blocks = [part for part in parsed(path.stem).select(".cell_input") if part.find_parent("section")]
+    blocks = [
+        part for part in parsed(path.stem).select(".cell_input") if part.find_parent("section")
+    ]
     assert [bool(tag_of(cell)) for cell in cells] == [
         part.find_parent("details", class_="fold") is not None for part in blocks
     ]
@@ -110,7 +112,9 @@ def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.keyboard.press("Enter")
     target = page.locator(f"details{label}[open]")
     target.wait_for()
-    page.wait_for_function("() => document.querySelector(':target').getBoundingClientRect().top > 0")
+    page.wait_for_function(
+        "() => document.querySelector(':target').getBoundingClientRect().top > 0"
+    )
     assert target.locator("summary").is_visible()
     target.locator(".claim-back").click()
     page.wait_for_function("y => Math.abs(scrollY - y) < 400", arg=before)
