@@ -1,0 +1,124 @@
+"""The page of questions: short answers, code that runs, evidence behind each."""
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from built import ROOT
+
+PAGE = (ROOT / "chapters" / "questions.md").read_text(encoding="utf-8")
+FOLD = re.compile(r"(?ms)^:::\{dropdown\} How we know\n(.*?)^:::$")
+BLOCK = re.compile(r"(?ms)^```(\S+)\n(.*?)^```$")
+
+
+@dataclass
+class Entry:
+    """One question: heading, answer, what shows it, and the fold."""
+
+    label: str
+    question: str
+    body: str
+
+    @property
+    def answer(self) -> str:
+        return self.body.strip().partition("\n\n")[0]
+
+    @property
+    def code(self) -> list[str]:
+        return [text for kind, text in BLOCK.findall(self.body) if kind == "python"]
+
+
+ENTRIES = [
+    Entry(*found)
+    for found in re.findall(
+        r"(?ms)^\((q-[a-z-]+)\)=\n### ([^\n]+)\n(.*?)(?=^\(q-|^## |\Z)", PAGE
+    )
+]
+SETUP = BLOCK.findall(PAGE.partition("\n## ")[0])[-1][1]
+
+each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
+
+
+def words(markdown: str) -> list[str]:
+    """What is read: a formula is one word, a link its text."""
+    text = re.sub(r"\$[^$]+\$", "formula", re.sub(r"\]\([^)]*\)", "]", markdown))
+    return re.findall(r"[\w√][\w√'’.-]*", text)
+
+
+def test_there_are_at_least_forty_questions():
+    assert len(ENTRIES) >= 40
+    assert len({entry.label for entry in ENTRIES}) == len(ENTRIES) == PAGE.count("\n### ")
+
+
+@each
+def test_answer_is_at_most_sixty_words(entry):
+    assert 10 <= len(words(entry.answer)) <= 60
+
+
+@each
+def test_answer_has_at_most_one_number_and_it_leads_to_its_claim(entry):
+    links = re.findall(r"\[([^]]*\d[^]]*)\]\(#claim-", entry.answer)
+    plain = re.sub(r"\[[^]]*\]\([^)]*\)|\$[^$]+\$|`[^`]+`", "", entry.answer)
+    assert len(links) <= 1
+    assert re.findall(r"(?<![\w-])\d+", plain) == []
+
+
+@each
+def test_answer_is_shown(entry):
+    """By a picture or by a few lines of code, before the fold."""
+    before = FOLD.split(entry.body)[0]
+    assert {kind for kind, _ in BLOCK.findall(before)} & {"python", "{claim-bars}", "{cells}"}
+
+
+@each
+def test_evidence_is_folded_and_names_its_source(entry):
+    (fold,) = FOLD.findall(entry.body)
+    assert re.search(r"\]\((\d\d_\w+|implementations)\.ipynb\)", fold)
+
+
+def test_pictures_are_many_and_described():
+    pictures = [text for kind, text in BLOCK.findall(PAGE) if kind in ("{claim-bars}", "{cells}")]
+    assert len(pictures) >= 8
+    assert all(re.search(r"^:caption: .{20}", text, re.M) for text in pictures)
+
+
+BLOCKS = [
+    pytest.param(code, id=f"{entry.label}-{i}")
+    for entry in ENTRIES
+    for i, code in enumerate(entry.code)
+]
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_code_is_at_most_six_lines(code):
+    lines = [line for line in code.splitlines() if line and not line.startswith("# →")]
+    assert len(lines) <= 6
+    assert max(map(len, lines)) <= 90
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("code", BLOCKS)
+def test_code_gives_what_its_comments_say(code, dtype):
+    torch.set_default_dtype(dtype)
+    names: dict[str, Any] = {}
+    exec(SETUP, names)
+    lines = [*code.splitlines(), ""]
+    said = 0
+    for statement in ast.parse(code).body:
+        source = ast.get_source_segment(code, statement)
+        end = statement.end_lineno
+        _, arrow, expected = (lines[end - 1] + lines[end] * lines[end].startswith("# →")).rpartition(
+            "# → "
+        )
+        if isinstance(statement, ast.Expr) and arrow:
+            value = str(eval(source, names))
+            # What follows the value are words.
+            assert re.fullmatch(re.escape(value) + r"(?::? .*)?", expected), value
+            said += 1
+        else:
+            exec(source, names)
+    assert said == code.count("# → ") >= 1
