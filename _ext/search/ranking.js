@@ -1,0 +1,134 @@
+// Ranks the units of the book. The build sets UNITS, SYNONYMS and Stemmer before this.
+const stemmer = new Stemmer();
+const STOP = new Set((
+  "a after an and are as at be been before but by can could did do does each else for from get gets had has have " +
+  "how i if in into is it its just me much my of on one or our should so such than that the their them then there " +
+  "these they this to us use used using was we were what when where which who why will with would you your"
+).split(" "));
+
+const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+
+// British endings are read as American ones: initialise, initialize, initialization.
+const stem = (word) => stemmer.stemWord(word.replace(/is(?=(e[ds]?|er|ing|ations?)$)/, "iz"));
+
+// "pre-norm" and "LayerNorm" are found whole and by their parts, "W_Q" only whole.
+function names(word) {
+  const parts = word.split(/[-_'’]|(?<=\p{Ll})(?=\p{Lu})/u);
+  const whole = parts.join("");
+  const found = parts.length > 1 ? [whole, ...parts.filter((part) => part.length > 2)] : [whole];
+  return found.map(plain).filter((name) => !STOP.has(name));
+}
+
+// What means the same shares a term, such as "=3": words by their stem, phrases as they stand.
+const squeezed = (text) => plain(text).replace(/[-_ ]/g, "");
+const groups = new Map();
+SYNONYMS.forEach((phrases, i) => phrases.forEach((phrase) => {
+  for (const key of new Set([squeezed(phrase), stem(squeezed(phrase))])) groups.set(key, [...(groups.get(key) ?? []), `=${i}`]);
+}));
+const PHRASE = new RegExp(
+  "(?<![\\p{L}\\p{N}])(" +
+  SYNONYMS.flat().filter((phrase) => /\W/.test(phrase)).sort((a, b) => b.length - a.length)
+    .map((phrase) => phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[- ]/g, "[-_ ]")).join("|") +
+  ")(?:e?s)?(?![\\p{L}\\p{N}])", "giu");
+const WORD = /√|[\p{L}\p{N}]+(?:[-_'’][\p{L}\p{N}]+)*/gu;
+
+// The words and known phrases of a text: where they stand, and the terms they are found by.
+const known = new Map([["√", ["sqrt", ...groups.get("sqrt")]]]);
+function pieces(text) {
+  const found = [];
+  for (const { 0: word, index: at } of text.matchAll(WORD)) {
+    if (!known.has(word)) {
+      const terms = names(word).flatMap((name) => [name, stem(name), ...(groups.get(stem(name)) ?? [])]);
+      known.set(word, [...new Set(terms)]);
+    }
+    found.push({ at, text: word, terms: known.get(word) });
+  }
+  for (const { 0: phrase, 1: base, index: at } of text.matchAll(PHRASE))
+    found.push({ at, text: phrase, terms: groups.get(squeezed(base)) });
+  return found;
+}
+const termsOf = (text) => pieces(text).flatMap((piece) => piece.terms);
+
+// In how many titles and texts a term is.
+const spread = new Map();
+const index = new MiniSearch({
+  fields: ["title", "path", "text"],
+  tokenize(text) {
+    const found = termsOf(text);
+    for (const term of new Set(found)) spread.set(term, (spread.get(term) ?? 0) + 1);
+    return found;
+  },
+  processTerm: (term) => term,
+});
+index.addAll(UNITS.map(([, , title, path, text], id) => ({ id, title, path, text })));
+
+// Questions come first among equals; what was measured comes below what is explained.
+const WEIGHTS = { question: 2, section: 1, term: 1.1, object: 0.8, inner: 0.4, front: 0.4, claim: 0.15, reference: 0.15, ledger: 0.1 };
+
+// A word that the book does not have, nor begins with, is read as the nearest that it has.
+function spelled(word) {
+  const name = plain(word);
+  if (name.length < 5 || STOP.has(name) || names(word).some((part) => spread.has(part) || spread.has(stem(part)))) return word;
+  if ([...spread.keys()].some((term) => term.startsWith(name))) return word;
+  for (const fuzzy of [1, 2]) {
+    const near = index.autoSuggest(name, { tokenize: () => [name], fuzzy, prefix: false }).flatMap(({ terms }) => terms);
+    if (near.length) return near.reduce((a, b) => (spread.get(b) > spread.get(a) ? b : a));
+  }
+  return word;
+}
+
+globalThis.searchBook = function (query, limit) {
+  const read = query.replace(WORD, spelled);
+  const words = (read.match(WORD) ?? []).flatMap(names);
+  const last = words.at(-1);
+  const terms = words.map(stem).concat(pieces(read).flatMap((piece) => piece.terms.filter((term) => term[0] === "=")));
+  const hits = index.search(query, {
+    tokenize: () => [...new Set([...terms, last])].filter(Boolean),
+    boost: { title: 6 },
+    prefix: (term) => term === last,
+    weights: { prefix: 0.5 },
+    boostTerm: (term) => (term === last && !terms.includes(last) ? 0.4 : 1),
+    boostDocument: (id) => WEIGHTS[UNITS[id][1]],
+  });
+  return {
+    count: hits.length,
+    results: hits.slice(0, limit).map(({ id, match }) => {
+      const [url, kind, title, path, text] = UNITS[id];
+      const found = new Set(Object.keys(match));
+      const best = sentence(text, found);
+      return { url: address(url, best), kind, path, title: marked(title, found), excerpt: marked(best, found) };
+    }),
+  };
+};
+
+// The sentence with the rarest of the words looked for.
+function sentence(text, found) {
+  let best = "", most = -1;
+  for (const each of text.split(/(?<=[.!?]["”)]?)\s+|\n/)) {
+    let sum = 0;
+    for (const term of new Set(termsOf(each))) if (found.has(term)) sum += Math.log(UNITS.length / spread.get(term));
+    if (sum > most + 1e-9) [best, most] = [each, sum];
+  }
+  return best;
+}
+
+// The text in parts: [words, marked?].
+function marked(text, found) {
+  const hits = pieces(text).filter((piece) => piece.terms.some((term) => found.has(term)));
+  const parts = [];
+  let end = 0;
+  for (const { at, text: words } of hits.sort((a, b) => a.at - b.at)) {
+    if (at < end) continue;
+    parts.push([text.slice(end, at), false], [words, true]);
+    end = at + words.length;
+  }
+  return [...parts, [text.slice(end), false]].filter(([words]) => words);
+}
+
+// Browsers mark the words that an address names. Mathematics is drawn: the longest run between.
+function address(url, text) {
+  const runs = text.split(/\u2060[^\u2060]*\u2060/).map((run) => run.trim());
+  const longest = runs.reduce((a, b) => (b.length > a.length ? b : a));
+  if (longest.split(" ").length < 3) return url;
+  return `${url}:~:text=${encodeURIComponent(longest).replace(/-/g, "%2D")}`;
+}
