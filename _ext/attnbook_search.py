@@ -75,6 +75,7 @@ SKIPPED: tuple[type[nodes.Node], ...] = (
     nodes.doctest_block,
     nodes.field_list,
     nodes.title,
+    nodes.rubric,
     nodes.raw,
     nodes.image,
     nodes.Invisible,
@@ -140,7 +141,8 @@ def _sections(
         # The author's label, where there is one, outlives a change of the title.
         anchor = section["ids"][-1]
         text = prose(section.children)
-        yield Unit(f"{page}#{anchor}", kind, title_of(section), " › ".join(above), text)
+        shown = kind if text else "front"  # only a heading above others
+        yield Unit(f"{page}#{anchor}", shown, title_of(section), " › ".join(above), text)
 
 
 def _terms(doctree: nodes.document, page: str) -> Iterator[Unit]:

@@ -11,11 +11,12 @@ const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCas
 // British endings are read as American ones: initialise, initialize, initialization.
 const stem = (word) => stemmer.stemWord(word.replace(/is(?=(e[ds]?|er|ing|ations?)$)/, "iz"));
 
-// "pre-norm" and "LayerNorm" are found whole and by their parts, "W_Q" only whole.
+// "pre-norm" and "MultiHeadAttention" are found whole, by their parts and by pairs of these; "W_Q"
+// only whole.
 function names(word) {
   const parts = word.split(/[-_'’]|(?<=\p{Ll})(?=\p{Lu})/u);
-  const whole = parts.join("");
-  const found = parts.length > 1 ? [whole, ...parts.filter((part) => part.length > 2)] : [whole];
+  const found = parts.length === 1 ? parts : [parts.join(""), ...parts.filter((part) => part.length > 2)];
+  if (parts.length > 2) found.push(...parts.slice(1).map((part, i) => parts[i] + part));
   return found.map(plain).filter((name) => !STOP.has(name));
 }
 
@@ -84,7 +85,7 @@ globalThis.searchBook = function (query, limit) {
   const terms = words.map(stem).concat(pieces(read).flatMap((piece) => piece.terms.filter((term) => term[0] === "=")));
   const hits = index.search(query, {
     tokenize: () => [...new Set([...terms, last])].filter(Boolean),
-    boost: { title: 6 },
+    boost: { title: 4, path: 2 },
     prefix: (term) => term === last,
     weights: { prefix: 0.5 },
     boostTerm: (term) => (term === last && !terms.includes(last) ? 0.4 : 1),
