@@ -30,11 +30,11 @@
     const all = made("a", { class: "search-all", hidden: "" }, "All results");
     const links = () => [...list.querySelectorAll("a"), ...(all.hidden ? [] : [all])];
 
-    function item({ url, path, title, excerpt }) {
+    function item({ url, fragment, path, title, excerpt }) {
       const lines = [made("span", { class: "search-title" }, ...marked(title))];
       if (path) lines.push(made("span", { class: "search-path" }, path));
       if (excerpt.length) lines.push(made("span", { class: "search-excerpt" }, ...marked(excerpt)));
-      return made("li", {}, made("a", { href: new URL(url, root).href }, ...lines));
+      return made("li", {}, made("a", { href: new URL(url + fragment, root).href }, ...lines));
     }
 
     async function update() {
@@ -108,7 +108,16 @@
     open();
   }, true);
 
-  document.addEventListener("DOMContentLoaded", () => {
+  // The sentence, or the claim, may be folded.
+  const reveal = () => {
+    for (let at = document.getElementById(decodeURIComponent(location.hash.slice(1))); at; at = at.parentElement)
+      if (at.tagName === "DETAILS") at.open = true;
+  };
+  addEventListener("hashchange", reveal);
+
+  // After the scroll spy has looked at the page's links.
+  addEventListener("load", () => {
+    reveal();
     const page = document.getElementById("search-page");
     if (!page) return;
     const { element, input, update } = search(40, (query) => {

@@ -21,7 +21,7 @@ function names(word) {
 }
 
 // What means the same shares a term, such as "=3": words by their stem, phrases as they stand.
-const squeezed = (text) => plain(text).replace(/[-_ ]/g, "");
+const squeezed = (text) => plain(text).replace(/[-_, \u2060]/g, "");
 const groups = new Map();
 SYNONYMS.forEach((phrases, i) => phrases.forEach((phrase) => {
   for (const key of new Set([squeezed(phrase), stem(squeezed(phrase))])) groups.set(key, [...(groups.get(key) ?? []), `=${i}`]);
@@ -29,23 +29,29 @@ SYNONYMS.forEach((phrases, i) => phrases.forEach((phrase) => {
 const PHRASE = new RegExp(
   "(?<![\\p{L}\\p{N}])(" +
   SYNONYMS.flat().filter((phrase) => /\W/.test(phrase)).sort((a, b) => b.length - a.length)
-    .map((phrase) => phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[- ]/g, "[-_ ]")).join("|") +
+    .map((phrase) => phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[- ]/g, "[-_, \\u2060]{1,4}")).join("|") +
   ")(?:e?s)?(?![\\p{L}\\p{N}])", "giu");
 const WORD = /√|[\p{L}\p{N}]+(?:[-_'’][\p{L}\p{N}]+)*/gu;
 
-// The words and known phrases of a text: where they stand, and the terms they are found by.
-const known = new Map([["√", ["sqrt", ...groups.get("sqrt")]]]);
+// The words and known phrases of a text: where they stand, the terms they are found by, and those
+// that a query with them looks for.
+const known = new Map();
+function forms(word) {
+  if (word === "√") word = "sqrt";
+  const found = names(word);
+  const wanted = found.flatMap((name) => [stem(name), ...(groups.get(stem(name)) ?? [])]);
+  return { terms: [...new Set([...found, ...wanted])], wanted };
+}
 function pieces(text) {
   const found = [];
   for (const { 0: word, index: at } of text.matchAll(WORD)) {
-    if (!known.has(word)) {
-      const terms = names(word).flatMap((name) => [name, stem(name), ...(groups.get(stem(name)) ?? [])]);
-      known.set(word, [...new Set(terms)]);
-    }
-    found.push({ at, text: word, terms: known.get(word) });
+    if (!known.has(word)) known.set(word, forms(word));
+    found.push({ at, text: word, ...known.get(word) });
   }
-  for (const { 0: phrase, 1: base, index: at } of text.matchAll(PHRASE))
-    found.push({ at, text: phrase, terms: groups.get(squeezed(base)) });
+  for (const { 0: phrase, 1: base, index: at } of text.matchAll(PHRASE)) {
+    const terms = groups.get(squeezed(base));
+    found.push({ at, text: phrase, terms, wanted: terms, phrase: true });
+  }
   return found;
 }
 const termsOf = (text) => pieces(text).flatMap((piece) => piece.terms);
@@ -64,7 +70,7 @@ const index = new MiniSearch({
 index.addAll(UNITS.map(([, , title, path, text], id) => ({ id, title, path, text })));
 
 // Questions come first among equals; what was measured comes below what is explained.
-const WEIGHTS = { question: 2, section: 1, term: 1.1, object: 0.8, inner: 0.4, front: 0.4, claim: 0.15, reference: 0.15, ledger: 0.1 };
+const WEIGHTS = { question: 1.6, section: 1, term: 1.1, object: 0.8, inner: 0.4, front: 0.4, claim: 0.15, reference: 0.15, ledger: 0.1 };
 
 // A word that the book does not have, nor begins with, is read as the nearest that it has.
 function spelled(word) {
@@ -80,35 +86,42 @@ function spelled(word) {
 
 globalThis.searchBook = function (query, limit) {
   const read = query.replace(WORD, spelled);
-  const words = (read.match(WORD) ?? []).flatMap(names);
-  const last = words.at(-1);
-  const terms = words.map(stem).concat(pieces(read).flatMap((piece) => piece.terms.filter((term) => term[0] === "=")));
+  const found = pieces(read);
+  const phrases = found.filter((piece) => piece.phrase);
+  const words = found.filter(({ at, phrase }) => !phrase && !phrases.some((each) => each.at <= at && at < each.at + each.text.length));
+  const last = names(read.match(WORD)?.at(-1) ?? "")[0];
+  const all = [...phrases, ...words].flatMap((piece) => piece.wanted);
+  const telling = all.filter((term) => term !== stem("attention")); // it is everywhere
+  const terms = telling.length ? telling : all;
   const hits = index.search(query, {
     tokenize: () => [...new Set([...terms, last])].filter(Boolean),
     boost: { title: 4, path: 2 },
-    prefix: (term) => term === last,
+    prefix: (term) => term === last && !spread.has(last),
     weights: { prefix: 0.5 },
     boostTerm: (term) => (term === last && !terms.includes(last) ? 0.4 : 1),
     boostDocument: (id) => WEIGHTS[UNITS[id][1]],
-  });
+  }).filter(({ score }, i, [first]) => score > first.score / 20);
   return {
     count: hits.length,
     results: hits.slice(0, limit).map(({ id, match }) => {
       const [url, kind, title, path, text] = UNITS[id];
       const found = new Set(Object.keys(match));
-      const best = sentence(text, found);
-      return { url: address(url, best), kind, path, title: marked(title, found), excerpt: marked(best, found) };
+      const best = sentence(text, found, kind === "question");
+      return { url, fragment: fragment(best), kind, path, title: marked(title, found), excerpt: marked(best, found) };
     }),
   };
 };
 
-// The sentence with the rarest of the words looked for.
-function sentence(text, found) {
+// The sentence with the rarest of the words looked for; a question's answer is its first paragraph.
+function sentence(text, found, answered) {
   let best = "", most = -1;
-  for (const each of text.split(/(?<=[.!?]["”)]?)\s+|\n/)) {
-    let sum = 0;
-    for (const term of new Set(termsOf(each))) if (found.has(term)) sum += Math.log(UNITS.length / spread.get(term));
-    if (sum > most + 1e-9) [best, most] = [each, sum];
+  for (const [i, paragraph] of text.split("\n").entries()) {
+    for (const each of paragraph.split(/(?<=[.!?]["”)]?)\s+/)) {
+      let sum = 0;
+      for (const term of new Set(termsOf(each))) if (found.has(term)) sum += Math.log(UNITS.length / spread.get(term));
+      if (answered && i === 0) sum *= 2;
+      if (sum > most + 1e-9) [best, most] = [each, sum];
+    }
   }
   return best;
 }
@@ -126,10 +139,13 @@ function marked(text, found) {
   return [...parts, [text.slice(end), false]].filter(([words]) => words);
 }
 
-// Browsers mark the words that an address names. Mathematics is drawn: the longest run between.
-function address(url, text) {
+// The part of an address that makes browsers mark a sentence. Mathematics is drawn, and not found as
+// words: named are the words before and after it, or the longest run between.
+function fragment(text) {
   const runs = text.split(/\u2060[^\u2060]*\u2060/).map((run) => run.trim());
+  const encoded = (run) => encodeURIComponent(run).replace(/-/g, "%2D");
+  const enough = (run) => /\S \S/.test(run);
+  if (runs.length > 1 && enough(runs[0]) && enough(runs.at(-1))) return `:~:text=${encoded(runs[0])},${encoded(runs.at(-1))}`;
   const longest = runs.reduce((a, b) => (b.length > a.length ? b : a));
-  if (longest.split(" ").length < 3) return url;
-  return `${url}:~:text=${encodeURIComponent(longest).replace(/-/g, "%2D")}`;
+  return enough(longest) ? `:~:text=${encoded(longest)}` : "";
 }
