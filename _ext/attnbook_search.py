@@ -1,0 +1,311 @@
+"""The book's search: finds sections, questions, terms and functions, not whole pages.
+
+``units`` cuts the book into what a result can lead to. ``write_search`` puts them, with MiniSearch
+and ``search/ranking.js``, into one script beside the pages, ``search/index.js``. It is loaded when
+the reader searches, as a script and not as data, so that it works for pages opened from disk.
+``_static/search.js`` shows the results.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.search.en import js_porter_stemmer
+from sphinx_exercise.nodes import solution_node
+
+HERE = Path(__file__).parent / "search"
+
+# Words for the same thing. A search for one finds the others, too. Spaces also stand for hyphens
+# or nothing. The glossary adds what it says is "also called" something.
+SYNONYMS: list[list[str]] = [
+    ["sqrt", "square root", "root"],
+    ["initialize", "initialise", "init", "initial values"],
+    ["norm", "normalize", "normalise"],
+    ["LayerNorm", "LN", "layer norm", "layer normalization"],
+    ["RoPE", "rotary", "rotary positions", "rotary embeddings"],
+    ["KV cache", "key value cache"],
+    ["GQA", "grouped query attention", "grouped queries"],
+    ["MQA", "multi query attention"],
+    ["MHA", "multi head attention"],
+    ["FFN", "MLP", "feed forward", "feed forward network"],
+    ["weight tying", "tied", "tie weights", "shared weights", "share weights", "shared embedding"],
+    ["W_Q", "Q", "query matrix"],
+    ["W_K", "K", "key matrix"],
+    ["W_V", "V", "value matrix"],
+    ["QKV", "query key value", "queries keys values", "W_Q W_K W_V", "Q K V"],
+    ["W_O", "output projection", "output matrix"],
+    ["sinusoidal", "sinusoids", "sine", "cosine positions"],
+    ["position", "positional encoding", "positional embedding", "place"],
+    ["backpropagation", "backprop", "backward pass"],
+    ["gradient", "derivative"],
+    ["NaN", "not a number"],
+    ["decay", "collapse", "oversmoothing", "over smoothing"],
+    ["residual", "skip connection", "shortcut"],
+    ["pre norm", "pre LN", "pre layer norm", "norm first", "norm before", "LayerNorm before"],
+    ["post norm", "post LN", "post layer norm", "norm after", "LayerNorm after"],
+    ["GPT-2", "GPT2"],
+    ["Hugging Face", "transformers library"],
+    ["PyTorch", "torch"],
+    ["memory", "RAM"],
+    ["quadratic", "n^2", "O(n^2)", "square of the length"],
+    ["FlashAttention", "flash"],
+    ["token", "word"],
+    ["generate", "sample", "decode"],
+    ["learning rate", "lr"],
+    ["warmup", "warm up"],
+    ["dimension", "width", "d_model"],
+    ["unit variance", "variance 1"],
+    ["scale", "multiply", "factor"],
+    ["vanish", "zero gradients"],
+    ["graph neural network", "GNN", "message passing", "graph"],
+    ["explain", "explanation", "interpret", "mean"],
+    ["share", "shared", "same"],
+    ["specialize", "differ", "different"],
+    ["remove", "drop", "left out", "leave out"],
+    ["longer", "extrapolate", "length generalization"],
+    ["saturate", "saturation"],
+]
+
+# Set around what is not plain words on the page: a mark is looked for between them.
+JOIN = "\N{WORD JOINER}"
+# What is not prose, or is a unit of its own.
+SKIPPED: tuple[type[nodes.Node], ...] = (
+    nodes.literal_block,
+    nodes.doctest_block,
+    nodes.field_list,
+    nodes.title,
+    nodes.rubric,
+    nodes.raw,
+    nodes.image,
+    nodes.Invisible,
+    nodes.topic,
+    nodes.system_message,
+    addnodes.desc,
+    addnodes.glossary,
+    addnodes.index,
+    addnodes.toctree,
+    solution_node,
+)
+APART = {"cell_input", "cell_output", "claims-ledger"}
+# References whose words are known only at the end, such as "Section 3".
+LATE = ("cite", "math", "ref", "numref", "doc")
+
+
+KINDS = {
+    "intro": "front",
+    "chapters/questions": "question",
+    "chapters/claims": "ledger",
+    "chapters/references": "ledger",
+}
+
+
+class Unit(NamedTuple):
+    """What a result leads to."""
+
+    url: str
+    kind: str
+    title: str
+    path: str
+    text: str
+
+
+def units(env: BuildEnvironment) -> Iterator[Unit]:
+    """Everything that can be found, page by page."""
+    for docname in sorted(env.found_docs):
+        doctree = env.get_doctree(docname)
+        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        yield from _sections(env, doctree, docname, page)
+        yield from _terms(doctree, page)
+        yield from _objects(doctree, page)
+    yield from _claims(env)
+    yield from _references(env)
+
+
+def _sections(
+    env: BuildEnvironment, doctree: nodes.document, docname: str, page: str
+) -> Iterator[Unit]:
+    kind = KINDS.get(docname, "section")
+    for section in doctree.findall(nodes.section):
+        if not isinstance(section[0], nodes.title):
+            continue  # the content of an exercise
+        above: list[str] = []
+        parent = section.parent
+        while isinstance(parent, nodes.section):
+            above.insert(0, title_of(parent))
+            parent = parent.parent
+        if above:
+            above[0] = above[0].partition(":")[0]
+            if number := env.toc_secnumbers.get(docname, {}).get(""):
+                above[0] = f"{'.'.join(map(str, number))}. {above[0]}"
+        # The author's label, where there is one, outlives a change of the title.
+        anchor = section["ids"][-1]
+        text = prose(section.children)
+        shown = kind if text else "front"  # only a heading above others
+        yield Unit(f"{page}#{anchor}", shown, title_of(section), " › ".join(above), text)
+
+
+def _terms(doctree: nodes.document, page: str) -> Iterator[Unit]:
+    for glossary in doctree.findall(addnodes.glossary):
+        for item in glossary.findall(nodes.definition_list_item):
+            terms = [each for each in item.children if isinstance(each, nodes.term)]
+            title = ", ".join(prose([term]) for term in terms)
+            text = prose(item.children[len(terms) :])
+            yield Unit(f"{page}#{terms[0]['ids'][0]}", "term", title, "Glossary", text)
+
+
+def _objects(doctree: nodes.document, page: str) -> Iterator[Unit]:
+    for described in doctree.findall(addnodes.desc):
+        if described.get("domain") != "py":
+            continue
+        signature = described[0]
+        if isinstance(signature, nodes.Element) and signature["ids"]:
+            module, what = signature.get("module") or "", described["objtype"]
+            # What one builds with before its methods and what serves the chapters.
+            main = what in ("class", "function", "data") and module.count(".") == 1
+            text = prose(cast(nodes.Element, described[-1]).children)
+            url = f"{page}#{signature['ids'][0]}"
+            kind = "object" if main else "inner"
+            yield Unit(url, kind, signature["fullname"], f"{module} › {what}", text)
+
+
+def _claims(env: BuildEnvironment) -> Iterator[Unit]:
+    for docname, claims in getattr(env, "attnbook_ledger", {}).items():
+        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        for claim in claims:
+            yield Unit(f"{page}#claim-{claim['label']}", "claim", claim["statement"], "Claim", "")
+
+
+def _references(env: BuildEnvironment) -> Iterator[Unit]:
+    cite: Any = env.get_domain("cite")
+    for citation in cite.citations:
+        page = env.app.builder.get_target_uri(citation.bibliography_key.docname)  # type: ignore[union-attr]
+        fields, people = citation.entry.fields, citation.entry.persons.get("author", [])
+        names = ", ".join(" ".join(person.last_names) for person in people)
+        title = re.sub(r"[{}]", "", fields["title"])
+        url = f"{page}#{citation.citation_id}"
+        yield Unit(url, "reference", title, "References", f"{names}, {fields.get('year', '')}")
+
+
+def title_of(section: nodes.section) -> str:
+    """A section's title, its mathematics as characters."""
+    return prose(cast(nodes.Element, section[0]).children)
+
+
+def prose(children: Iterable[nodes.Node]) -> str:
+    """The running text, a line for each paragraph, without code, outputs and nested units."""
+    lines = re.sub(r"[^\S\n]+", " ", "".join(map(_text, children)))
+    return re.sub(r" ?\n[ \n]*", "\n", lines).strip()
+
+
+def _text(node: nodes.Node) -> str:
+    if isinstance(node, nodes.Text):
+        return node.astext().replace("\n", " ")
+    node = cast(nodes.Element, node)
+    nested = isinstance(node, nodes.section) and isinstance(node[0], nodes.title)
+    if nested or isinstance(node, SKIPPED) or APART & set(node.get("classes", ())):
+        return ""
+    if isinstance(node, nodes.math | nodes.math_block):
+        found = JOIN + flat(node.astext()) + JOIN
+    elif {node.get("refdomain"), node.get("reftype")} & set(LATE) and not node["refexplicit"]:
+        found = f"{JOIN} {JOIN}"
+    else:
+        found = "".join(map(_text, node.children))
+    return found if isinstance(node.parent, nodes.TextElement) else f"{found}\n"
+
+
+SIGNS = {
+    "top": "ᵀ", "times": "×", "cdot": "·", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠",
+    "approx": "≈", "sim": "~", "pm": "±", "infty": "∞", "sum": "Σ", "prod": "Π", "partial": "∂",
+    "in": "∈", "to": "→", "rightarrow": "→", "mapsto": "→", "ldots": "…", "dots": "…", "cdots": "…",
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "Delta": "Δ", "epsilon": "ε",
+    "varepsilon": "ε", "eta": "η", "theta": "θ", "Theta": "Θ", "lambda": "λ", "mu": "μ", "nu": "ν",
+    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "varphi": "φ", "omega": "ω",
+    "odot": "⊙", "mid": "|", "lVert": "‖", "rVert": "‖", "|": "‖", "quad": " ", "qquad": " ",
+}  # fmt: skip
+
+
+def flat(tex: str) -> str:
+    r"""TeX as characters: ``\frac{QK^\top}{\sqrt{d_k}}`` as ``QKᵀ/√d_k``."""
+    tex = re.sub(
+        r"\\(begin|end)\{[^}]*\}(\[[^]]*\])?|\\(left|right|[bB]igg?[lr]?)\b|&|\\label\{[^}]*\}",
+        " ",
+        tex,
+    )
+    tex = re.sub(r"\\\\|\\[,;:! ]|~", " ", tex)
+    tex = re.sub(r"\\(?:text|math|operatorname|boldsymbol|bar|hat|tilde|vec)[a-z]*\*?\s*", "", tex)
+    group = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+    for _ in range(3):  # nested
+        tex = re.sub(rf"\\[dt]?frac\s*{group}\s*{group}", r"\1/\2", tex)
+        tex = re.sub(rf"\\sqrt\s*{group}", r"√\1", tex)
+    tex = tex.replace(r"\sqrt", "√")
+    tex = re.sub(r"\\([A-Za-z]+|\|) ?", lambda name: SIGNS.get(name[1], f"{name[1]} "), tex)
+    return re.sub(r"\s+", " ", re.sub(r"\^(?=ᵀ)|[{}\\$]", "", tex)).strip()
+
+
+def synonyms(found: Iterable[Unit]) -> list[list[str]]:
+    """The table above and the glossary's "also called"."""
+    called = [
+        [unit.title, *re.split(", | or ", also[1])]
+        for unit in found
+        if unit.kind == "term"
+        for also in re.finditer(r"[Aa]lso called (?:an? |the )?([^.;:(]+)", unit.text)
+    ]
+    return SYNONYMS + called
+
+
+def write_search(app: Sphinx, exception: Exception | None) -> None:
+    """Write the one script that a search loads."""
+    if exception is not None or app.builder.format != "html":
+        return
+    found = list(units(app.env))
+    data = f"const UNITS = {_js(found)};\nconst SYNONYMS = {_js(synonyms(found))};\n"
+    parts = [(HERE / "minisearch.js").read_text("utf-8"), "(() => {", js_porter_stemmer, data]
+    parts += [(HERE / "ranking.js").read_text("utf-8"), "})();\n"]
+    target = Path(app.outdir) / "search" / "index.js"
+    target.parent.mkdir(exist_ok=True)
+    text = "\n".join(parts).replace("//# sourceMappingURL=index.js.map\n", "")
+    target.write_text(text, encoding="utf-8")
+
+
+def _js(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def without_sphinx_search(app: Sphinx) -> None:
+    """Sphinx neither indexes the pages nor makes its search page."""
+    if app.builder.format == "html":
+        app.builder.search = False  # type: ignore[attr-defined]
+
+
+def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The page that lists all results; ``_static/search.js`` fills it."""
+    body = (
+        "<h1>Search</h1><noscript><p>The search needs JavaScript. Without it, the "
+        '<a href="genindex.html">index</a> lists the functions.</p></noscript>'
+        '<div id="search-page"></div>'
+    )
+    yield "search", {"title": "Search", "body": body}, "page.html"
+
+
+def without_highlighting(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Sphinx's script that marks words from its own search is not loaded."""
+    context["script_files"] = [
+        file for file in context["script_files"] if "sphinx_highlight" not in str(file)
+    ]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the search."""
+    app.connect("builder-inited", without_sphinx_search)
+    app.connect("html-collect-pages", search_page)
+    app.connect("html-page-context", without_highlighting)
+    app.connect("build-finished", write_search)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
