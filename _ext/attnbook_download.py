@@ -42,8 +42,9 @@ def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
     address = f"{app.config.html_baseurl.rstrip('/')}/{FOLDER}.zip"
     linked = f"[{FOLDER}.zip]({address}),"
     archive = linked if app.config.html_baseurl else f"{FOLDER}.zip from the book's first page,"
-    for path in (Path(app.outdir) / "_sources").rglob("*.ipynb"):
-        notebook = nbformat.read(path, 4)
+    offered = Path(app.outdir) / "_sources"
+    for path in offered.rglob("*.ipynb"):
+        notebook = nbformat.read(Path(app.srcdir) / path.relative_to(offered), 4)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = plain(cell.source, named)
