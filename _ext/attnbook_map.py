@@ -87,8 +87,9 @@ def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str
     """The whole map for wide and for narrow pages, and what it says as a list."""
     items = "".join(f"<li>{described(part, href)}</li>" for part in PARTS.values())
     label = f' id="{LABEL}"' if LABEL in ids else ""
+    drawn = draw("wide", href, here) + draw("narrow", href, here)
     return (
-        f'<figure class="attention-map"{label}>{draw("wide", href, here)}{draw("narrow", href, here)}'
+        f'<figure class="attention-map"{label}>{drawn}'
         f"<figcaption>{CAPTION}</figcaption>"
         "<details><summary>The parts in words: formula, shape, initialization</summary>"
         f"<ul>{items}</ul></details></figure>\n"
