@@ -79,15 +79,17 @@ def visit(self: Any, node: map_node) -> None:
         page = builder.get_relative_uri(builder.current_docname, where) if where else ""
         self.body.append(small(href, node["here"], page and f"{page}#{anchor}"))
     else:
-        self.body.append(full(href, node["here"]))
+        self.body.append(full(href, node["here"], node["ids"]))
     raise nodes.SkipNode
 
 
-def full(href: Callable[[Part], str], here: Collection[str]) -> str:
+def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str]) -> str:
     """The whole map for wide and for narrow pages, and what it says as a list."""
     items = "".join(f"<li>{described(part, href)}</li>" for part in PARTS.values())
+    label = f' id="{LABEL}"' if LABEL in ids else ""
+    drawn = draw("wide", href, here) + draw("narrow", href, here)
     return (
-        f'<figure class="attention-map">{draw("wide", href, here)}{draw("narrow", href, here)}'
+        f'<figure class="attention-map"{label}>{drawn}'
         f"<figcaption>{CAPTION}</figcaption>"
         "<details><summary>The parts in words: formula, shape, initialization</summary>"
         f"<ul>{items}</ul></details></figure>\n"
