@@ -102,10 +102,12 @@ def write_files(app: Sphinx, exception: Exception | None) -> None:
 
 
 def chapter_name(env: BuildEnvironment, docname: str) -> str:
-    """The title of a chapter up to its colon."""
+    """The number of a chapter and its title up to the colon."""
     notebook = nbformat.read(env.doc2path(docname), 4)
     headings = (cell.source for cell in notebook.cells if cell.source.startswith("# "))
-    return next(headings, docname).partition("\n")[0].removeprefix("# ").partition(":")[0]
+    title = next(headings, docname).partition("\n")[0].removeprefix("# ").partition(":")[0]
+    number = Path(docname).name.partition("_")[0].lstrip("0")
+    return f"{number}. {title}" if number.isdigit() else title
 
 
 def table(
