@@ -302,10 +302,12 @@ def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             continue
         (cell,) = group
         made: list[nodes.Node] = []
+        listings = [part for part in shown if _tag(cell) and _is_listing(part)]
+        shown = [part for part in shown if part not in listings]
         for is_claim, parts in groupby(shown, lambda part: isinstance(part, dict)):
             found: list[Any] = list(parts)
             made += _run(found, ledger, []) if is_claim else _wrapped(found)
-        cell[:] = [*_fold(cell, _tag(cell)), *made]
+        cell[:] = [*_fold(cell, _tag(cell), listings), *made]
     if cells:
         title = next(doctree.findall(nodes.title))
         title.parent.insert(title.parent.index(title) + 1, _raw(SWITCH))
@@ -349,21 +351,26 @@ def _outputs(
             yield claims[found[1]][1] if found and found[1] in claims else part
 
 
-def _fold(cell: nodes.container, tag: str | None) -> list[nodes.Node]:
-    """The code of a cell, folded if it is tagged."""
+def _is_listing(part: nodes.Node | Claim) -> bool:
+    """Is it source of the package or of a study, shown as output?"""
+    blocks = part.findall(nodes.literal_block) if isinstance(part, nodes.Node) else ()
+    return any(block.get("language") == "python" for block in blocks)
+
+
+def _fold(
+    cell: nodes.container, tag: str | None, listings: Sequence[nodes.Node] = ()
+) -> list[nodes.Node]:
+    """The code of a cell, and listings that it shows, folded if it is tagged."""
     source = [part for part in cell.children if _is(part, "cell_code_source")]
     if tag is None or not source:
         return source
-    n_lines = len(source[0].astext().splitlines())
+    n_lines = sum(len(part.astext().splitlines()) for part in [*source, *listings])
     summary = f"{FOLDED[tag]} <span>{n_lines} line{'s' * (n_lines > 1)}</span>"
-    return [
-        _raw(f'<details class="fold"><summary>{summary}</summary>'),
-        *source,
-        _raw("</details>"),
-    ]
+    start = _raw(f'<details class="fold"><summary>{summary}</summary>')
+    return [start, *source, *_wrapped(listings), _raw("</details>")]
 
 
-def _wrapped(parts: list[Any]) -> list[nodes.Node]:
+def _wrapped(parts: Sequence[Any]) -> list[nodes.Node]:
     """Outputs as the theme expects them."""
     if not parts:
         return []

@@ -33,9 +33,7 @@ class Entry:
 
 ENTRIES = [
     Entry(*found)
-    for found in re.findall(
-        r"(?ms)^\((q-[a-z-]+)\)=\n### ([^\n]+)\n(.*?)(?=^\(q-|^## |\Z)", PAGE
-    )
+    for found in re.findall(r"(?ms)^\((q-[a-z-]+)\)=\n### ([^\n]+)\n(.*?)(?=^\(q-|^## |\Z)", PAGE)
 ]
 SETUP = BLOCK.findall(PAGE.partition("\n## ")[0])[-1][1]
 
@@ -111,9 +109,9 @@ def test_code_gives_what_its_comments_say(code, dtype):
     for statement in ast.parse(code).body:
         source = ast.get_source_segment(code, statement)
         end = statement.end_lineno
-        _, arrow, expected = (lines[end - 1] + lines[end] * lines[end].startswith("# →")).rpartition(
-            "# → "
-        )
+        _, arrow, expected = (
+            lines[end - 1] + lines[end] * lines[end].startswith("# →")
+        ).rpartition("# → ")
         if isinstance(statement, ast.Expr) and arrow:
             value = str(eval(source, names))
             # What follows the value are words.

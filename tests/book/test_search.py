@@ -1,12 +1,7 @@
 """The book's search: what readers type finds the section that answers, and leads there."""
 
-import gzip
-import json
-import re
-
 import pytest
 from built import HTML
-from playwright.sync_api import Page, expect
 from test_pages import browser, find_chromium, page, site  # noqa: F401
 
 pytestmark = pytest.mark.browser
@@ -22,19 +17,47 @@ QUERIES = {
     "positional encoding added to word embedding": ("#q-position", "#q-add", "02_positions.html#"),
     "does adding position destroy the word": ("#q-position", "#does-the-sum", "#positions-what"),
     "add or concatenate positional encoding": ("#adding-or-concatenating", "#q-position", "#q-add"),
-    "attention without positional encoding order": ("#nothing-attention", "#q-order", "#what-a-stack"),
-    "sinusoidal positional encoding why sine and cosine": ("#sinusoids", "-sinusoidal", "#q-position"),
-    "learned positional embeddings": ("#a-learned-table", "term-learned-positions", "LearnedPositions"),
+    "attention without positional encoding order": (
+        "#nothing-attention",
+        "#q-order",
+        "#what-a-stack",
+    ),
+    "sinusoidal positional encoding why sine and cosine": (
+        "#sinusoids",
+        "-sinusoidal",
+        "#q-position",
+    ),
+    "learned positional embeddings": (
+        "#a-learned-table",
+        "term-learned-positions",
+        "LearnedPositions",
+    ),
     "rope": ("term-rotary", "#rotary-turn", "#q-rotary"),
-    "rope interleaved": ("term-rotary", "positions.Rotary", "convert_rotary", "#rotary-turn", "02_positions"),
+    "rope interleaved": (
+        "term-rotary",
+        "positions.Rotary",
+        "convert_rotary",
+        "#rotary-turn",
+        "02_positions",
+    ),
     "extrapolate to longer sequences": ("#q-longer", "#pos-longer"),
     "inputs longer than training length": ("#q-longer", "#pos-longer"),
     "alibi slopes": ("alibi_slopes", "#alibi", "term-ALiBi"),
     "weight tying": ("term-weight-tying", "#the-other-end", "#q-tied"),
-    "should input and output embeddings share weights": ("#the-other-end", "term-weight-tying", "#q-tied"),
+    "should input and output embeddings share weights": (
+        "#the-other-end",
+        "term-weight-tying",
+        "#q-tied",
+    ),
     # Queries, keys, values
     "where do W_Q W_K W_V come from": ("#q-origin", "#queries-keys-values-where"),
-    "how are WQ and WK learned": ("#q-origin", "#q-backprop", "#q-network", "#measure-one-loss", "#q-train"),
+    "how are WQ and WK learned": (
+        "#q-origin",
+        "#q-backprop",
+        "#q-network",
+        "#measure-one-loss",
+        "#q-train",
+    ),
     "query key value explained": ("term-query-key-value", "#q-qkv", "03_queries_keys_values.html#"),
     "is there a separate network for q k v": ("#q-network", "#q-origin"),
     "are W_Q W_K W_V embeddings": ("#q-train", "#so-is-w-q"),
@@ -47,14 +70,28 @@ QUERIES = {
     "bias in query key value projection": ("#which-biases", "#biases-why", "#why-is-the-bias"),
     # Attention weights and masks
     "why divide by sqrt d_k": ("#q-root-dk", "#attention-weights-why"),
-    "scaled dot product attention why scaling": ("#q-root-dk", "#attention-weights-why", "scaled_dot"),
-    "softmax saturates large logits": ("#measure-saturation", "#q-root-dk", "#aw-whose", "#which-gradients"),
+    "scaled dot product attention why scaling": (
+        "#q-root-dk",
+        "#attention-weights-why",
+        "scaled_dot",
+    ),
+    "softmax saturates large logits": (
+        "#measure-saturation",
+        "#q-root-dk",
+        "#aw-whose",
+        "#which-gradients",
+    ),
     "vanishing gradient softmax": ("#which-gradients", "#bp-vanish", "#q-root-dk"),
     "attention weights vs network weights": ("#two-things", "term-attention-weights", "#q-weights"),
     "attention as graph neural network": ("#build-the-graph", "message-passing", "#q-graph"),
     "causal mask": ("term-causal-mask", "causal_mask", "#q-causal", "#aw-masks"),
     "attention nan": ("#a-row-with-no-edge", "#q-nan", "#q-mask", "#a-row-with-nothing"),
-    "nan after masking a whole row": ("#a-row-with-no-edge", "#q-nan", "#q-mask", "#a-row-with-nothing"),
+    "nan after masking a whole row": (
+        "#a-row-with-no-edge",
+        "#q-nan",
+        "#q-mask",
+        "#a-row-with-nothing",
+    ),
     "-inf or -1e9 mask": ("#q-mask", "#q-minus", "#aw-masks", "04_attention_weights.html#"),
     "attention mask true or false": ("#whose-true", "#q-true", "#q-mask"),
     "key padding mask": ("padding_mask", "#q-mask", "term-padding", "#whose-true", "#q-true"),
@@ -74,18 +111,40 @@ QUERIES = {
     # Backpropagation
     "backprop through attention": ("#q-backprop", "06_backprop.html#"),
     "gradient of softmax jacobian": ("#through-the-softmax", "term-Jacobian", "softmax_"),
-    "how do embeddings train compared with W_Q": ("#q-train", "#q-backprop", "#so-is-w-q", "#measure-one-loss"),
+    "how do embeddings train compared with W_Q": (
+        "#q-train",
+        "#q-backprop",
+        "#so-is-w-q",
+        "#measure-one-loss",
+    ),
     "attention in numpy from scratch": ("#measure-two-layers", "06_backprop.html#", "backprop"),
     # Initialization and depth
     "initialize attention weights": ("#q-init", "07_initialization.html#", "#w-q-and-w-k"),
     "how to initialise W_Q": ("#q-init", "#w-q-and-w-k", "07_initialization.html#"),
-    "xavier vs kaiming": ("#initialization-what", "term-Glorot", "#so-does-xavier", "#does-xavier", "#q-init"),
+    "xavier vs kaiming": (
+        "#initialization-what",
+        "term-Glorot",
+        "#so-does-xavier",
+        "#does-xavier",
+        "#q-init",
+    ),
     "glorot fused qkv": ("#is-xavier-on-a-fused",),
     "pre norm vs post norm": ("#q-prenorm", "term-post-norm"),
     "layernorm before or after attention": ("#q-prenorm", "term-post-norm"),
     "oversmoothing": ("term-rank-collapse", "#q-collapse", "#measure-do-tokens", "#tokens-that"),
-    "why 1/sqrt(N) residual init gpt2": ("#why-do-some-put", "#depth-why", "#gpt-2-s", "#q-depth", "#q-branches"),
-    "learning rate warm-up needed": ("term-warm-up", "#q-prenorm", "#measure-training-twelve", "#q-warm"),
+    "why 1/sqrt(N) residual init gpt2": (
+        "#why-do-some-put",
+        "#depth-why",
+        "#gpt-2-s",
+        "#q-depth",
+        "#q-branches",
+    ),
+    "learning rate warm-up needed": (
+        "term-warm-up",
+        "#q-prenorm",
+        "#measure-training-twelve",
+        "#q-warm",
+    ),
     "pytorch default initialization multiheadattention": ("implementations.html#", "#q-default"),
     # The package
     "load gpt2 weights huggingface": ("attnbook.convert", "other-libraries"),
@@ -93,7 +152,11 @@ QUERIES = {
     "MultiHeadAttention": ("attnbook.attention.MultiHeadAttention",),
     "sliding window mask": ("sliding_window_mask",),
     "generate text top_p temperature": ("LanguageModel.generate", ".sample"),
-    "finite differences check gradient": ("finite-differences", "check_gradient", "numerical_gradient"),
+    "finite differences check gradient": (
+        "finite-differences",
+        "check_gradient",
+        "numerical_gradient",
+    ),
     # Misspelt
     "initalization of atention": ("#q-init", "07_initialization.html#", "#w-q-and-w-k"),
     "embeding multiplyed by sqrt": ("#q-scale", "#embeddings-why-multiply"),
