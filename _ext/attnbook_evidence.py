@@ -302,7 +302,7 @@ def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             continue
         (cell,) = group
         made: list[nodes.Node] = []
-        listings = [part for part in shown if _tag(cell) and _is_listing(part)]
+        listings: list[Any] = [part for part in shown if _tag(cell) and _is_listing(part)]
         shown = [part for part in shown if part not in listings]
         for is_claim, parts in groupby(shown, lambda part: isinstance(part, dict)):
             found: list[Any] = list(parts)
