@@ -145,7 +145,7 @@ def used(markup: str) -> set[str]:
 def add_shared(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Put the glyphs of a page's formulas into it, those of titles in its sidebars too."""
+    """Put what formulas consist of into the page; its sidebars may show those of any title."""
     if "body" not in context:
         return
     titles = (math for title in app.env.titles.values() for math in title.findall(nodes.math))

@@ -66,9 +66,7 @@ def test_a_formula_is_told_in_words(built):
 def test_titles_and_search_hold_readable_text(built):
     page, index, _ = built
     assert "<title>One page about √(d_k)" in page
-    assert '"One page about √(d_k)"' in index.encode().decode("unicode_escape", "ignore") or (
-        "One page about \\u221a(d_k)" in index
-    )
+    assert r'"One page about \u221a(d_k)": ' in index
 
 
 def test_each_glyph_and_each_formula_is_on_the_page_once(built):
