@@ -37,9 +37,7 @@ def built(tmp_path_factory) -> tuple[str, str, str]:
     }
     with docutils_namespace():
         out = str(book / "out")
-        Sphinx(
-            str(book), None, out, out, "html", settings, status=None, warning=warnings
-        ).build()
+        Sphinx(str(book), None, out, out, "html", settings, status=None, warning=warnings).build()
     sys.path.remove(str(ROOT / "_ext"))
     page, index = (book / "out" / name for name in ("index.html", "searchindex.js"))
     return page.read_text(), index.read_text(), warnings.getvalue()
@@ -54,7 +52,9 @@ def test_a_mistake_is_a_warning_with_its_place(built):
 def test_a_formula_with_a_label_has_a_number_and_can_be_referred_to(built):
     page, _, _ = built
     assert '<div class="equation" id="equation-weights">' in page
-    assert re.search(r'<span class="eqno">\(1\)<a class="headerlink" href="#equation-weights"', page)
+    assert re.search(
+        r'<span class="eqno">\(1\)<a class="headerlink" href="#equation-weights"', page
+    )
     assert '<a class="reference internal" href="#equation-weights">(1)</a>' in page
 
 
