@@ -92,7 +92,7 @@ def head(
     context["metatags"] = re.sub(r'<meta name="viewport"[^>]*>', "", tags)
     context["description"] = words
     context["title"] = context.get("title") or "Search"
-    context["baseurl"] = app.config.html_baseurl
+    context["baseurl"] = base_address(app)
     context["book"], context["book_date"] = about(app)
     sheets = sorted(context["css_files"], key=lambda sheet: sheet.priority)
     styles = [str(sheet.filename) for sheet in sheets]
@@ -117,6 +117,12 @@ def has_folds(body: str) -> bool:
     return bool(
         re.search(r'class="(?:[^"]* )?(?:toggle|dropdown admonition|admonition dropdown)\b', body)
     )
+
+
+def base_address(app: Sphinx) -> str:
+    """Where the pages will be, with a slash at the end; empty if nobody has said so."""
+    base: str = app.config.html_baseurl
+    return f"{base.rstrip('/')}/" if base else ""
 
 
 def about(app: Sphinx) -> tuple[dict[str, Any], str]:
@@ -144,8 +150,8 @@ def about(app: Sphinx) -> tuple[dict[str, Any], str]:
         "inLanguage": app.config.language,
         "license": "https://creativecommons.org/licenses/by/4.0/",
     }
-    if app.config.html_baseurl:
-        book["url"] = app.config.html_baseurl
+    if base := base_address(app):
+        book["url"] = base
     return book, f"{day.day} {day:%B %Y}"
 
 
@@ -185,7 +191,7 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
         rules = tinycss2.parse_stylesheet(joined, skip_comments=False, skip_whitespace=True)
         (static / "site.css").write_text(shortened(rules, used), encoding="utf-8")
     shutil.copyfile(out / f"{app.config.root_doc}.html", out / "index.html")
-    if base := app.config.html_baseurl:
+    if base := base_address(app):
         listed = [path.relative_to(out).as_posix() for path in pages]
         urls = "".join(
             f"<url><loc>{html.escape(base + each)}</loc></url>\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 HTML = ROOT / "_build" / "html"
-# The pages by their addresses in the book; index.html only leads to the first.
+# The pages by their addresses in the book; index.html is the first.
 PAGES = [
     path.relative_to(HTML).as_posix()
     for path in sorted(HTML.rglob("*.html"))

@@ -654,13 +654,13 @@ def test_right_book_is_rendered(book, page, capfd):
 def test_book_with_an_address_says_it(book, page):
     small_book(book, "Text.", alt=ALT, code=(CLAIMED, DRAWN))
     edit("_config.yml", 'baseurl: ""', "baseurl: https://example.org/book/")
-    edit("_config.yml", 'url: ""', "url: https://example.org/repository")
+    edit("_config.yml", 'url: ""', "url: https://github.com/someone/book")
     assert build.main(["html"]) == 0
     chapter = page("chapters/01_one.html")
     address = "https://example.org/book/chapters/01_one.html"
     assert chapter.select_one("link[rel=canonical]")["href"] == address
     assert chapter.select_one("meta[property='og:url']")["content"] == address
-    assert chapter.select_one(".colophon a[href='https://example.org/repository']")
+    assert chapter.select_one(".colophon a[href='https://github.com/someone/book']")
     (image,) = chapter.select("meta[property='og:image']")
     assert Path("_build/html", image["content"].removeprefix("https://example.org/book/")).exists()
     assert f"<loc>{address}</loc>" in Path("_build/html/sitemap.xml").read_text()

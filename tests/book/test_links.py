@@ -40,8 +40,3 @@ def test_everything_that_a_page_refers_to_exists_once(page):
 def test_written_pages_describe_themselves(page):
     (meta,) = parsed(HTML / page).select("meta[name=description]")
     assert len(meta["content"]) >= 20
-
-
-def test_index_leads_to_the_first_page():
-    refresh = parsed(HTML / "index.html").select_one("meta[http-equiv=refresh]")["content"]
-    assert refresh == "0; url=intro.html"

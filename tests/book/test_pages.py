@@ -217,14 +217,6 @@ def test_pages_work_from_disk(name, page):
         assert shown.bounding_box()["height"] > 10
 
 
-def test_index_leads_to_the_first_page(page, site):
-    visit = Visit(page, "light")
-    page.goto(site)
-    page.wait_for_url(f"{site}intro.html")
-    # What index.html was still loading is given up when the first page opens.
-    assert [error for error in visit.errors if not error.startswith("lost")] == []
-
-
 def test_chapter_shows_its_claims_and_figures(page, site):
     page.goto(site + CHAPTER)
     assert page.locator(".claim").count() > 0
