@@ -8,6 +8,7 @@ the reader searches, as a script and not as data, so that it works for pages ope
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -265,12 +266,16 @@ def write_search(app: Sphinx, exception: Exception | None) -> None:
         return
     found = list(units(app.env))
     data = f"const UNITS = {_js(found)};\nconst SYNONYMS = {_js(synonyms(found))};\n"
-    parts = [(HERE / "minisearch.js").read_text("utf-8"), "(() => {", js_porter_stemmer, data]
-    parts += [(HERE / "ranking.js").read_text("utf-8"), "})();\n"]
-    target = Path(app.outdir) / "search" / "index.js"
-    target.parent.mkdir(exist_ok=True)
-    text = "\n".join(parts).replace("//# sourceMappingURL=index.js.map\n", "")
-    target.write_text(text, encoding="utf-8")
+    library = re.sub(
+        r"(?s)/\*.*?\*/|//# sourceMappingURL.*", "", (HERE / "minisearch.js").read_text("utf-8")
+    )
+    notice = "// MiniSearch 7.2.0: see minisearch.LICENSE.txt."
+    ranking = (HERE / "ranking.js").read_text("utf-8")
+    target = Path(app.outdir) / "search"
+    target.mkdir(exist_ok=True)
+    parts = [notice, library, "(() => {", js_porter_stemmer, data, ranking, "})();\n"]
+    (target / "index.js").write_text("\n".join(parts), encoding="utf-8")
+    shutil.copy(HERE / "minisearch.LICENSE.txt", target)
 
 
 def _js(value: object) -> str:
