@@ -291,9 +291,8 @@ def without_sphinx_search(app: Sphinx) -> None:
 def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The page that lists all results; ``_static/search.js`` fills it."""
     body = (
-        "<h1>Search</h1><noscript><p>The search needs JavaScript. Without it, the "
-        '<a href="genindex.html">index</a> lists the functions.</p></noscript>'
-        '<div id="search-page"></div>'
+        '<h1>Search</h1><div id="search-page"><p>The search needs JavaScript. Without it, the '
+        '<a href="genindex.html">index</a> lists the functions.</p></div>'
     )
     yield "search", {"title": "Search", "body": body}, "page.html"
 

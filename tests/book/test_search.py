@@ -268,9 +268,13 @@ def search(page: Page, query: str) -> None:
 
 
 def shows_a_mark(page: Page) -> bool:
-    """Does the page show the colour of a sentence that a result led to?"""
-    screen = np.asarray(Image.open(BytesIO(page.screenshot())).convert("RGB"))
-    return bool((screen == (255, 224, 138)).all(-1).sum() > 200)
+    """Does the page, within some seconds, show the colour of a sentence that a result led to?"""
+    for _ in range(20):
+        screen = np.asarray(Image.open(BytesIO(page.screenshot())).convert("RGB"))
+        if (screen == (255, 224, 138)).all(-1).sum() > 200:
+            return True
+        page.wait_for_timeout(250)
+    return False
 
 
 @pytest.mark.parametrize("from_disk", [False, True], ids=["http", "file"])
