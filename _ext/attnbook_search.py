@@ -18,7 +18,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.search.en import js_porter_stemmer
-from sphinx_exercise.nodes import solution_node
+from sphinx_exercise.nodes import solution_node  # type: ignore[import-untyped]
 
 HERE = Path(__file__).parent / "search"
 
@@ -76,7 +76,7 @@ SYNONYMS: list[list[str]] = [
 # Set around what is not plain words on the page: a mark is looked for between them.
 JOIN = "\N{WORD JOINER}"
 # What is not prose, or is a unit of its own.
-SKIPPED: tuple[type[nodes.Node], ...] = (
+SKIPPED: tuple[type, ...] = (
     nodes.literal_block,
     nodes.doctest_block,
     nodes.field_list,
@@ -120,7 +120,7 @@ def units(env: BuildEnvironment) -> Iterator[Unit]:
     """Everything that can be found, page by page."""
     for docname in sorted(env.found_docs):
         doctree = env.get_doctree(docname)
-        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(docname)
         yield from _sections(env, doctree, docname, page)
         yield from _terms(doctree, page)
         yield from _objects(doctree, page)
@@ -177,7 +177,7 @@ def _objects(doctree: nodes.document, page: str) -> Iterator[Unit]:
 
 def _claims(env: BuildEnvironment) -> Iterator[Unit]:
     for docname, claims in getattr(env, "attnbook_ledger", {}).items():
-        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(docname)
         for claim in claims:
             yield Unit(f"{page}#claim-{claim['label']}", "claim", claim["statement"], "Claim", "")
 
@@ -185,7 +185,7 @@ def _claims(env: BuildEnvironment) -> Iterator[Unit]:
 def _references(env: BuildEnvironment) -> Iterator[Unit]:
     cite: Any = env.get_domain("cite")
     for citation in cite.citations:
-        page = env.app.builder.get_target_uri(citation.bibliography_key.docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(citation.bibliography_key.docname)
         fields, people = citation.entry.fields, citation.entry.persons.get("author", [])
         names = ", ".join(" ".join(person.last_names) for person in people)
         title = re.sub(r"[{}]", "", fields["title"])
@@ -217,7 +217,7 @@ def _text(node: nodes.Node) -> str:
         found = f"{JOIN} {JOIN}"
     else:
         found = "".join(map(_text, node.children))
-    return found if isinstance(node.parent, nodes.TextElement) else f"{found}\n"
+    return found if isinstance(node.parent, nodes.TextElement | nodes.Inline) else f"{found}\n"
 
 
 SIGNS = {
