@@ -8,6 +8,7 @@ the reader searches, as a script and not as data, so that it works for pages ope
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,7 +18,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.search.en import js_porter_stemmer
-from sphinx_exercise.nodes import solution_node
+from sphinx_exercise.nodes import solution_node  # type: ignore[import-untyped]
 
 HERE = Path(__file__).parent / "search"
 
@@ -75,7 +76,7 @@ SYNONYMS: list[list[str]] = [
 # Set around what is not plain words on the page: a mark is looked for between them.
 JOIN = "\N{WORD JOINER}"
 # What is not prose, or is a unit of its own.
-SKIPPED: tuple[type[nodes.Node], ...] = (
+SKIPPED: tuple[type, ...] = (
     nodes.literal_block,
     nodes.doctest_block,
     nodes.field_list,
@@ -119,7 +120,7 @@ def units(env: BuildEnvironment) -> Iterator[Unit]:
     """Everything that can be found, page by page."""
     for docname in sorted(env.found_docs):
         doctree = env.get_doctree(docname)
-        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(docname)
         yield from _sections(env, doctree, docname, page)
         yield from _terms(doctree, page)
         yield from _objects(doctree, page)
@@ -176,7 +177,7 @@ def _objects(doctree: nodes.document, page: str) -> Iterator[Unit]:
 
 def _claims(env: BuildEnvironment) -> Iterator[Unit]:
     for docname, claims in getattr(env, "attnbook_ledger", {}).items():
-        page = env.app.builder.get_target_uri(docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(docname)
         for claim in claims:
             yield Unit(f"{page}#claim-{claim['label']}", "claim", claim["statement"], "Claim", "")
 
@@ -184,7 +185,7 @@ def _claims(env: BuildEnvironment) -> Iterator[Unit]:
 def _references(env: BuildEnvironment) -> Iterator[Unit]:
     cite: Any = env.get_domain("cite")
     for citation in cite.citations:
-        page = env.app.builder.get_target_uri(citation.bibliography_key.docname)  # type: ignore[union-attr]
+        page = env.app.builder.get_target_uri(citation.bibliography_key.docname)
         fields, people = citation.entry.fields, citation.entry.persons.get("author", [])
         names = ", ".join(" ".join(person.last_names) for person in people)
         title = re.sub(r"[{}]", "", fields["title"])
@@ -216,7 +217,7 @@ def _text(node: nodes.Node) -> str:
         found = f"{JOIN} {JOIN}"
     else:
         found = "".join(map(_text, node.children))
-    return found if isinstance(node.parent, nodes.TextElement) else f"{found}\n"
+    return found if isinstance(node.parent, nodes.TextElement | nodes.Inline) else f"{found}\n"
 
 
 SIGNS = {
@@ -265,12 +266,16 @@ def write_search(app: Sphinx, exception: Exception | None) -> None:
         return
     found = list(units(app.env))
     data = f"const UNITS = {_js(found)};\nconst SYNONYMS = {_js(synonyms(found))};\n"
-    parts = [(HERE / "minisearch.js").read_text("utf-8"), "(() => {", js_porter_stemmer, data]
-    parts += [(HERE / "ranking.js").read_text("utf-8"), "})();\n"]
-    target = Path(app.outdir) / "search" / "index.js"
-    target.parent.mkdir(exist_ok=True)
-    text = "\n".join(parts).replace("//# sourceMappingURL=index.js.map\n", "")
-    target.write_text(text, encoding="utf-8")
+    library = re.sub(
+        r"(?s)/\*.*?\*/|//# sourceMappingURL.*", "", (HERE / "minisearch.js").read_text("utf-8")
+    )
+    notice = "// MiniSearch 7.2.0: see minisearch.LICENSE.txt."
+    ranking = (HERE / "ranking.js").read_text("utf-8")
+    target = Path(app.outdir) / "search"
+    target.mkdir(exist_ok=True)
+    parts = [notice, library, "(() => {", js_porter_stemmer, data, ranking, "})();\n"]
+    (target / "index.js").write_text("\n".join(parts), encoding="utf-8")
+    shutil.copy(HERE / "minisearch.LICENSE.txt", target)
 
 
 def _js(value: object) -> str:
@@ -286,9 +291,8 @@ def without_sphinx_search(app: Sphinx) -> None:
 def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The page that lists all results; ``_static/search.js`` fills it."""
     body = (
-        "<h1>Search</h1><noscript><p>The search needs JavaScript. Without it, the "
-        '<a href="genindex.html">index</a> lists the functions.</p></noscript>'
-        '<div id="search-page"></div>'
+        '<h1>Search</h1><div id="search-page"><p>The search needs JavaScript. Without it, the '
+        '<a href="genindex.html">index</a> lists the functions.</p></div>'
     )
     yield "search", {"title": "Search", "body": body}, "page.html"
 

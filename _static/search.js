@@ -115,17 +115,17 @@
   };
   addEventListener("hashchange", reveal);
 
-  // After the scroll spy has looked at the page's links.
-  addEventListener("load", () => {
-    reveal();
+  addEventListener("load", reveal);
+
+  document.addEventListener("DOMContentLoaded", () => {
     const page = document.getElementById("search-page");
     if (!page) return;
     const { element, input, update } = search(40, (query) => {
       history.replaceState(null, "", query ? `?q=${encodeURIComponent(query)}` : location.pathname);
     });
-    page.append(element);
+    page.replaceChildren(element);
     input.value = new URLSearchParams(location.search).get("q") ?? "";
     input.focus();
-    update();
+    addEventListener("load", update); // the scroll spy must not find the results' links
   });
 })();

@@ -84,6 +84,8 @@ function spelled(word) {
   return word;
 }
 
+const letters = (text) => plain(text).replace(/[^\p{L}\p{N}]/gu, "");
+
 globalThis.searchBook = function (query, limit) {
   const read = query.replace(WORD, spelled);
   const found = pieces(read);
@@ -99,7 +101,7 @@ globalThis.searchBook = function (query, limit) {
     prefix: (term) => term === last && !spread.has(last),
     weights: { prefix: 0.5 },
     boostTerm: (term) => (term === last && !terms.includes(last) ? 0.4 : 1),
-    boostDocument: (id) => WEIGHTS[UNITS[id][1]],
+    boostDocument: (id) => WEIGHTS[UNITS[id][1]] * (letters(UNITS[id][2]) === letters(query) ? 5 : 1),
   }).filter(({ score }, i, [first]) => score > first.score / 20);
   return {
     count: hits.length,

@@ -223,21 +223,6 @@ def test_chapter_shows_its_claims_and_figures(page, site):
     assert page.locator("svg.figure").count() > 0
 
 
-def test_search_finds_words_of_the_book(page, site):
-    page.goto(f"{site}search.html?q=attention")
-    page.locator("#search-results ul.search li a").first.wait_for()
-    page.goto(f"{site}search.html?q=zyxwvut")
-    page.get_by_text("did not match any documents").wait_for()
-
-
-def test_search_field_leads_to_the_results(page, site):
-    page.goto(site + CHAPTER)
-    page.keyboard.press("Control+k")
-    page.keyboard.type("attention")
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile(r"search\.html\?q=attention"))
-
-
 def test_theme_switch_changes_the_theme_and_is_remembered(page, site):
     page.goto(site + CHAPTER)
     assert page.locator("html").get_attribute("data-theme") == "light"

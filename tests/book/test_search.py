@@ -1,12 +1,25 @@
 """The book's search: what readers type finds the section that answers, and leads there."""
 
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from io import BytesIO
+
+import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from built import HTML
-from test_pages import browser, find_chromium, page, site  # noqa: F401
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from test_pages import find_chromium, site
 
 pytestmark = pytest.mark.browser
 
+__all__ = ["site"]  # a fixture
 INDEX = HTML / "search" / "index.js"
+QUESTIONS = "chapters/questions.html"
 # What readers type, and where the answer is: any of these, in the address of a result.
 QUERIES = {
     # Embeddings and positions
@@ -57,17 +70,18 @@ QUERIES = {
         "#q-network",
         "#measure-one-loss",
         "#q-train",
+        "#q-learn",
     ),
     "query key value explained": ("term-query-key-value", "#q-qkv", "03_queries_keys_values.html#"),
     "is there a separate network for q k v": ("#q-network", "#q-origin"),
     "are W_Q W_K W_V embeddings": ("#q-train", "#so-is-w-q"),
-    "difference between embedding and query matrix": ("#q-train", "#so-is-w-q"),
+    "difference between embedding and query matrix": ("#q-train", "#so-is-w-q", "#q-learn"),
     "what if q = k": ("#q-identity", "#q-equal", "#what-if-w-q-w-k"),
     "identity matrix instead of query key value": ("#q-identity", "#what-if-all-three"),
     "can I remove the key matrix": ("#can-w-k", "#q-leave", "#q-identity"),
     "why two matrices instead of one W_Q W_K^T": ("#why-a-product", "#q-product"),
     "cross attention": ("#cross-attention", "term-cross-attention", "#q-cross"),
-    "bias in query key value projection": ("#which-biases", "#biases-why", "#why-is-the-bias"),
+    "bias in query key value projection": ("#which-biases", "#biases-why", "bias"),
     # Attention weights and masks
     "why divide by sqrt d_k": ("#q-root-dk", "#attention-weights-why"),
     "scaled dot product attention why scaling": (
@@ -104,14 +118,15 @@ QUERIES = {
     "do all heads learn the same thing": ("#q-specialize", "#measure-do-heads", "#q-shared"),
     "why different heads learn different patterns": ("#q-specialize", "#measure-do-heads"),
     "how many heads": ("#measure-how-many-heads", "#q-heads"),
-    "grouped query attention": ("grouped-query", "#sharing-on-purpose", "#q-gqa"),
-    "multi query attention": ("multi-query", "#sharing-on-purpose", "#q-gqa"),
+    "grouped query attention": ("grouped-query", "#sharing-on-purpose", "#q-mqa"),
+    "multi query attention": ("multi-query", "#sharing-on-purpose", "#q-mqa"),
     "kv cache": ("key-value-cache", "KeyValueCache", "#q-cache"),
     "what does the output projection W_O do": ("#merging-what-w-o", "#q-output", "#through-w-o"),
     # Backpropagation
     "backprop through attention": ("#q-backprop", "06_backprop.html#"),
     "gradient of softmax jacobian": ("#through-the-softmax", "term-Jacobian", "softmax_"),
     "how do embeddings train compared with W_Q": (
+        "#q-learn",
         "#q-train",
         "#q-backprop",
         "#so-is-w-q",
@@ -127,8 +142,9 @@ QUERIES = {
         "#so-does-xavier",
         "#does-xavier",
         "#q-init",
+        "#q-xavier",
     ),
-    "glorot fused qkv": ("#is-xavier-on-a-fused",),
+    "glorot fused qkv": ("#is-xavier-on-a-fused", "#q-fused"),
     "pre norm vs post norm": ("#q-prenorm", "term-post-norm"),
     "layernorm before or after attention": ("#q-prenorm", "term-post-norm"),
     "oversmoothing": ("term-rank-collapse", "#q-collapse", "#measure-do-tokens", "#tokens-that"),
@@ -136,8 +152,7 @@ QUERIES = {
         "#why-do-some-put",
         "#depth-why",
         "#gpt-2-s",
-        "#q-depth",
-        "#q-branches",
+        "#q-init-depth",
     ),
     "learning rate warm-up needed": (
         "term-warm-up",
@@ -147,7 +162,7 @@ QUERIES = {
     ),
     "pytorch default initialization multiheadattention": ("implementations.html#", "#q-default"),
     # The package
-    "load gpt2 weights huggingface": ("attnbook.convert", "other-libraries"),
+    "load gpt2 weights huggingface": ("#q-load", "attnbook.convert", "other-libraries"),
     "scaled_dot_product_attention": ("attnbook.attention.scaled_dot_product_attention",),
     "MultiHeadAttention": ("attnbook.attention.MultiHeadAttention",),
     "sliding window mask": ("sliding_window_mask",),
@@ -163,3 +178,175 @@ QUERIES = {
     "postional encoding": ("#q-position", "02_positions.html#", "ositions", "#q-add"),
     "multihead atention": ("MultiHeadAttention", "05_many_heads.html#"),
 }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=[("light", 1280), ("dark", 390), ("light", 320)], ids=str)
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    theme, width = request.param
+    context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture(scope="module")
+def ranking(browser: Browser) -> Iterator[Page]:
+    """An empty page with the script that ranks."""
+    page = browser.new_page()
+    page.add_script_tag(path=INDEX)
+    yield page
+    page.close()
+
+
+def first_three(ranking: Page, queries: list[str]) -> list[list[str]]:
+    script = "(queries) => queries.map((q) => searchBook(q, 3).results.map((found) => found.url))"
+    return ranking.evaluate(script, queries)
+
+
+def test_readers_words_find_the_section(ranking):
+    found = first_three(ranking, list(QUERIES))
+    missed = {
+        query: urls
+        for (query, targets), urls in zip(QUERIES.items(), found, strict=True)
+        if not any(target in url for target in targets for url in urls)
+    }
+    assert len(QUERIES) >= 60
+    assert len(missed) <= 0.1 * len(QUERIES), missed
+
+
+def test_the_title_of_a_section_finds_it(ranking):
+    units = json.loads(re.search(r"const UNITS = (.*);\n", INDEX.read_text("utf-8"))[1])
+    sections = {unit[2]: unit[0] for unit in units if unit[1] in ("section", "question")}
+    often = Counter(unit[2] for unit in units)  # "Pitfalls" are in each chapter
+    titles = [title for title in sections if often[title] == 1]
+    found = first_three(ranking, titles)
+    missed = [t for t, urls in zip(titles, found, strict=True) if sections[t] not in urls]
+    assert len(titles) >= 25
+    assert len(missed) <= 0.05 * len(titles), missed
+
+
+def test_every_result_leads_to_a_target():
+    units = json.loads(re.search(r"const UNITS = (.*);\n", INDEX.read_text("utf-8"))[1])
+    ids: dict[str, set[str]] = {}
+    for url, *_ in units:
+        page, _, anchor = url.partition("#")
+        if page not in ids:
+            ids[page] = set(re.findall(r' id="([^"]+)"', (HTML / page).read_text("utf-8")))
+        assert anchor in ids[page], url
+
+
+def test_the_search_is_small_and_only_loaded_when_used(page, site):
+    assert len(gzip.compress(INDEX.read_bytes(), 9)) <= 200_000
+    assert (HTML / "_static" / "search.js").stat().st_size <= 8_192
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(site + QUESTIONS)
+    assert [
+        url for url in asked if re.search(r"search(index|tools)|language_data|highlight", url)
+    ] == []
+    assert [url for url in asked if "search/index.js" in url] == []
+    page.keyboard.press("Control+k")
+    page.wait_for_function("() => globalThis.searchBook")
+
+
+def search(page: Page, query: str) -> None:
+    page.keyboard.press("Control+k")
+    page.keyboard.type(query)
+    page.locator(".search-results a").first.wait_for()
+
+
+def shows_a_mark(page: Page) -> bool:
+    """Does the page, within some seconds, show the colour of a sentence that a result led to?"""
+    for _ in range(20):
+        screen = np.asarray(Image.open(BytesIO(page.screenshot())).convert("RGB"))
+        if (screen == (255, 224, 138)).all(-1).sum() > 200:
+            return True
+        page.wait_for_timeout(250)
+    return False
+
+
+@pytest.mark.parametrize("from_disk", [False, True], ids=["http", "file"])
+def test_a_result_leads_to_the_marked_sentence(page, site, from_disk):
+    page.goto((f"{HTML.as_uri()}/" if from_disk else site) + "intro.html")
+    search(page, "where do W_Q W_K come from")
+    expect(page.get_by_role("dialog").get_by_role("status")).to_have_text(re.compile(r"\d+ result"))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".search-results a").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(re.escape(QUESTIONS) + "#q-origin"))
+    expect(page.locator("#q-origin")).to_be_in_viewport()
+    assert shows_a_mark(page)
+    # And within the page that is open.
+    search(page, "does Xavier keep the variance in attention")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.wait_for_url(re.compile(r"#.*xavier"))
+
+
+def test_the_dialog_keeps_the_focus_and_gives_it_back(page, site):
+    page.goto(site + QUESTIONS)
+    link = page.locator("main article a:visible").first
+    link.focus()
+    search(page, "rope")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement.closest('dialog') || document.activeElement === document.body"
+        )
+    page.keyboard.press("Escape")
+    expect(link).to_be_focused()
+
+
+def test_the_dialog_is_accessible(page, site):
+    page.goto(site + QUESTIONS)
+    search(page, "rope")
+    expect(page.get_by_role("dialog", name="Search this book")).to_be_visible()
+    found = Axe().run(page, ".search-dialog").response
+    assert [each["id"] for each in found["violations"]] == []
+
+
+def test_a_misspelt_word_finds_and_nonsense_says_so(page, site):
+    page.goto(site + "search.html?q=embeding")
+    expect(page.locator(".search-results mark").first).to_have_text(
+        re.compile("embed", re.IGNORECASE)
+    )
+    page.get_by_role("searchbox").fill("zyxwvutzyxwvut")
+    expect(page.get_by_role("status")).to_have_text(re.compile("Nothing found"))
+    assert page.url.endswith("?q=zyxwvutzyxwvut")
+
+
+def test_a_folded_target_is_opened(page, site):
+    page.goto(site + QUESTIONS)
+    page.evaluate(
+        "() => { const fold = document.createElement('details');"
+        "const section = document.getElementById('q-origin').closest('section');"
+        "section.replaceWith(fold); fold.append(section); }"
+    )
+    page.evaluate("location.hash = '#q-origin'")
+    expect(page.locator("#q-origin").locator("xpath=ancestor::details")).to_have_attribute(
+        "open", ""
+    )
+
+
+def test_without_a_script_the_search_page_says_so(browser, site):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(site + "search.html")
+    expect(page.get_by_text("The search needs JavaScript")).to_be_visible()
+    page.close()
