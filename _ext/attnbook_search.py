@@ -18,7 +18,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.search.en import js_porter_stemmer
-from sphinx_exercise.nodes import solution_node  # type: ignore[import-untyped]
+from sphinx_exercise.nodes import solution_node
 
 HERE = Path(__file__).parent / "search"
 
