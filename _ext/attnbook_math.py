@@ -64,7 +64,7 @@ def drawn(tex: str, display: bool) -> Formula:
     svg = re.sub("mathra-[0-9a-f]+-", "math-", mathra.render(above, display=display)["svg"])
     for path, key in re.findall(r'(<path id="(math-\w+)"[^>]*>)', svg):
         shared[key] = path
-    drawing = svg[svg.index("<g ") : svg.index("</g>")]
+    drawing = svg[svg.index("<g ") : svg.rindex("</g>")]
     # Thousandths of an em do without decimals; only factors of size are below 10.
     drawing = re.sub(r' [xy]="0"|(?<=\d\d)\.\d+', "", drawing)
     key = f"math-{hashlib.sha256(drawing.encode()).hexdigest()[:8]}"
