@@ -97,6 +97,12 @@ def head(
     sheets = sorted(context["css_files"], key=lambda sheet: sheet.priority)
     styles = [str(sheet.filename) for sheet in sheets]
     context["site_css"] = note_styles(app, styles)
+    if contents := context.get("generate_toctree_html"):
+        # The theme's fold of a page's subpages has no name.
+        named = '<summary aria-label="Show or hide the pages below">'
+        context["generate_toctree_html"] = lambda *given, **options: str(
+            contents(*given, **options)
+        ).replace("<summary>", named)
     needless = ["pagename =", *(() if has_folds(context.get("body", "")) else ("toggle",))]
     scripts = []
     for script in context["script_files"]:
@@ -105,8 +111,7 @@ def head(
             continue
         if any(words in says for words in needless):
             continue
-        # The page of results has more scripts, which count on these.
-        if script.filename and page != "search":
+        if script.filename:
             script.attributes["defer"] = "defer"
         scripts.append(script)
     context["script_files"] = scripts
