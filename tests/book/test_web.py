@@ -192,6 +192,7 @@ def test_print_is_light_and_loses_nothing(browser, site, name):
     page = context.new_page()
     page.goto(site + name)
     page.emulate_media(media="print")
+    page.locator("html[data-theme=light]").wait_for(state="attached")
     assert page.evaluate(PRINTED) == []
     context.close()
 
