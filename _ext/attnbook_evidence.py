@@ -224,13 +224,13 @@ def is_identity(claim: Claim) -> bool:
     return str(claim["expected"]).startswith("equal ") or claim["measured"] == "True"
 
 
-def claim_line(claim: Claim, ledger: str, *, anchor: bool = True, alone: bool = False) -> str:
+def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False) -> str:
     """The line of a claim, and the card that it opens; the element is left open for more.
 
     Args:
         claim: as the build command collected it.
         ledger: address of the ledger from the page.
-        anchor: is this the place that links to the claim lead to?
+        page: address of the claim's page, if the line stands on another one.
         alone: an identity that stands alone is a bare tick.
     """
     label, same = html.escape(claim["label"]), is_identity(claim)
@@ -245,7 +245,7 @@ def claim_line(claim: Claim, ledger: str, *, anchor: bool = True, alone: bool = 
         "Other seeds": "" if claim["other_seeds"] == "–" else f"held for {claim['other_seeds']}",
         "Study": html.escape(", ".join(claim["studies"])),
         "Text": f"measured on text {claim['text']}" if claim["text"] else "",
-        "Label": f'<a href="#claim-{label}">{label}</a> · '
+        "Label": f'<a href="{page}#claim-{label}">{label}</a> · '
         f'<a href="{ledger}#ledger-{label}">in the ledger</a>',
     }
     if same and alone:
@@ -258,7 +258,7 @@ def claim_line(claim: Claim, ledger: str, *, anchor: bool = True, alone: bool = 
         line = shown + numbers * (not same)
     card = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in rows.items() if v)
     return (
-        f'<details class="claim"{f" id=claim-{label}" if anchor else ""}>'
+        f'<details class="claim"{f" id=claim-{label}" * (not page)}>'
         f'<summary><span class="claim-mark" role="img" aria-label="{verdict}">{mark}</span> '
         f'{line}</summary><dl class="claim-card">{card}</dl>'
     )
@@ -273,11 +273,12 @@ class ClaimLine(SphinxDirective):
         """Make the line."""
         depends_on_claims(self.env)
         label = self.arguments[0]
-        _, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
+        docname, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
         if claim is None:
             raise self.error(f"no claim is labelled {label!r}")
-        ledger = self.env.app.builder.get_relative_uri(self.env.docname, LEDGER)
-        return [_raw(claim_line(claim, ledger, anchor=False) + "</details>")]
+        uris = self.env.app.builder.get_relative_uri
+        ledger, page = (uris(self.env.docname, name) for name in (LEDGER, docname))
+        return [_raw(claim_line(claim, ledger, page=page) + "</details>")]
 
 
 # Cells.

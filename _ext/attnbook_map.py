@@ -50,12 +50,14 @@ def insert(app: Sphinx, doctree: nodes.document) -> None:
     for box in doctree.findall(nodes.admonition):
         if box[0].astext() == "In short" and box.parent is not None:
             box.parent.insert(box.parent.index(box) + 1, map_node(here=HERE[name], small=True))
+            app.env.attnbook_has_map = True  # type: ignore[attr-defined]
             return
-    logger.warning('there is no "In short" to put the map below', location=app.env.docname)
 
 
 def check_anchors(app: Sphinx, env: BuildEnvironment) -> None:
-    """Warn of a part whose section is not there."""
+    """Warn of a part whose section is not there, if a map is drawn."""
+    if not getattr(env, "attnbook_has_map", False):
+        return
     labels = {*env.get_domain("std").anonlabels.values()}  # type: ignore[attr-defined]
     for name, part in PARTS.items():
         page = f"chapters/{part.page}"

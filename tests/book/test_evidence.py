@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML, find_chromium
-from playwright.sync_api import Browser, Page, sync_playwright
+from built import CHAPTERS, HTML
+from playwright.sync_api import Browser, Page
 
 from attnbook.book.build import claims_of
 from attnbook.book.cells import required_tag, studies_behind, tag_of
@@ -84,14 +84,6 @@ def test_ledger_can_be_taken_away():
     with (HTML / "claims.csv").open(newline="", encoding="utf-8") as file:
         assert [row["label"] for row in csv.DictReader(file)] == [row["label"] for row in rows]
     assert {row["label"] for row in rows} == {claim["label"] for claim in all_claims}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=[(1280, False), (390, True)], ids=["screen", "phone"])

@@ -236,7 +236,7 @@ def test_theme_switch_changes_the_theme_and_is_remembered(page, site):
 def test_copy_button_copies_the_code_of_its_cell(page, site):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(site + CHAPTER)
-    cell = page.locator(".cell_input .highlight").first
+    cell = page.locator(".cell_input .highlight:visible").first
     cell.hover()
     cell.locator("button.copybtn").click()
     cell.locator("button.copybtn.success").wait_for()

@@ -12,12 +12,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from built import HTML
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from test_pages import find_chromium, site
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 
-__all__ = ["site"]  # a fixture
 INDEX = HTML / "search" / "index.js"
 QUESTIONS = "chapters/questions.html"
 # What readers type, and where the answer is: any of these, in the address of a result.
@@ -178,14 +176,6 @@ QUERIES = {
     "postional encoding": ("#q-position", "02_positions.html#", "ositions", "#q-add"),
     "multihead atention": ("MultiHeadAttention", "05_many_heads.html#"),
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=[("light", 1280), ("dark", 390), ("light", 320)], ids=str)

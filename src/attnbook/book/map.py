@@ -61,8 +61,8 @@ def _ground(layout: Layout) -> Iterator[str]:
         yield _text(left, top - 6, name, "title")
         if layout.detailed:
             either = "either" if form == "pre" else "or"
-            yield _text(left, boxes["@fork"].y + 15, either, "formula")
-            yield _text(x + width, top - 6, formula, "formula end")
+            yield _text(left, boxes["@fork"].y + 15, either, "aside")
+            yield _text(x + width, top - 6, formula, "aside end")
             yield _text(x + width - 8, boxes[f"{form}.add2"].y + 12, "× N", "title end")
     x, row, width = layout.panel
     top, bottom = layout.y(row - 0.74), layout.y(row + 7.42)
@@ -74,9 +74,9 @@ def _ground(layout: Layout) -> Iterator[str]:
     yield _rect(x - 8, top, width + 16, bottom - top, "frame inside")
     yield _text(x - 8, top - 6, "Inside attention", "title")
     if layout.detailed:
-        yield _text(x + width + 8, top - 6, "in both forms", "formula end")
+        yield _text(x + width + 8, top - 6, "in both forms", "aside end")
         back = boxes["inside.add"]
-        yield _text(back.x + back.width + 8, back.y + 4, "back to the stream", "formula")
+        yield _text(back.x + back.width + 8, back.y + 4, "back to the stream", "aside")
 
 
 def _lines(layout: Layout) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _loops(layout: Layout, here: Collection[str]) -> Iterator[str]:
     tied = [(table.x + 10, table.y + half), (table.x + 10, under), (6, under)]
     yield _path([*tied, (6, output.y), (output.x, output.y)], "tied", layout)
     if layout.detailed:
-        yield _text(12, output.y - half - 4, "tied", "formula")
+        yield _text(12, output.y - half - 4, "tied", "aside")
     kind = "backward lit" if "backward" in here else "backward"
     right, above = loss.x + loss.width, back.y - half
     up = [(right, loss.y), (side, loss.y), (side, back.y), (back.x + back.width, back.y)]
