@@ -216,7 +216,7 @@ def _raw(text: str) -> nodes.raw:
 def numbers_of(claim: Claim) -> str:
     """What was measured, and over how many seeds."""
     seeds = f" ({claim['samples']} seeds)" if claim["samples"] > 1 else ""
-    return f"{claim['measured']}{seeds}"
+    return f"{claim['measured']}{seeds}".replace(" ± ", "\u00a0±\u00a0")
 
 
 def is_identity(claim: Claim) -> bool:
@@ -256,9 +256,10 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
         rows = {"Claim": statement} | rows
     else:
         line = shown + numbers * (not same)
+    anchor = "" if page else f' id="claim-{label}"'
     card = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in rows.items() if v)
     return (
-        f'<details class="claim"{f" id=claim-{label}" * (not page)}>'
+        f'<details class="claim"{anchor}>'
         f'<summary><span class="claim-mark" role="img" aria-label="{verdict}">{mark}</span> '
         f'{line}</summary><dl class="claim-card">{card}</dl>'
     )
@@ -387,6 +388,7 @@ def _run(claims: list[Claim], ledger: str, code: list[nodes.Node]) -> list[nodes
     held = all(claim["held"] for claim in claims)
     mark = f'<span class="claim-mark" aria-hidden="true">{"✓" if held else "✗"}</span>'
     says = f"{len(claims)} claims hold" if held else f"not all of {len(claims)} claims hold"
+    says += f' <span class="claim-numbers">{html.escape(claims[0]["statement"])} …</span>'
     lines = "".join(f"<li>{claim_line(claim, ledger)}</details></li>" for claim in claims)
     start = f'<details class="claims-run"><summary>{mark} {says}</summary><ul>{lines}</ul>'
     return [_raw(start), *code, _raw("</details>")]

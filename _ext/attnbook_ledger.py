@@ -40,8 +40,10 @@ class Ledger(SphinxDirective):
 
     def _chapter(self, docname: str, claims: list[Claim]) -> nodes.section:
         page = self.env.app.builder.get_relative_uri(self.env.docname, docname)
-        rows = "".join(row(claim, page) for claim in claims)
-        head = "".join(f'<th scope="col">{name}</th>' for name in HEAD)
+        # Where no claim was tried under other seeds, no column says so a thousand times.
+        names = HEAD if any(claim["other_seeds"] != "–" for claim in claims) else HEAD[:-1]
+        rows = "".join(row(claim, page, len(names)) for claim in claims)
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
         name = chapter_name(self.env, docname)
         shown = (
             f'<table class="claims-ledger table"><caption class="visually-hidden">Claims of '
@@ -58,7 +60,7 @@ def controls() -> str:
     options = "".join(f'<option value="{key}">{name}</option>' for key, name in KINDS.items())
     return (
         '<form class="ledger-filter" hidden><label>Find <input type="search" name="words" '
-        'placeholder="words of a claim, or its label"></label> '
+        'placeholder="words or a label"></label> '
         f'<label>Kind <select name="kind">{options}</select></label> '
         '<output aria-live="polite"></output></form>'
         '<p>All of it as <a href="../claims.csv" download>CSV</a> or '
@@ -66,7 +68,7 @@ def controls() -> str:
     )
 
 
-def row(claim: Claim, page: str) -> str:
+def row(claim: Claim, page: str, n_columns: int) -> str:
     """A claim in the ledger; its sentence leads to its place in the chapter."""
     label = html.escape(claim["label"])
     kind = "same" if is_identity(claim) else "seeds" if claim["samples"] > 1 else "one"
@@ -80,7 +82,7 @@ def row(claim: Claim, page: str) -> str:
         "✓" if claim["held"] else "✗",
         claim["other_seeds"],
     )
-    inside = "".join(f"<td>{cell}</td>" for cell in cells)
+    inside = "".join(f"<td>{cell}</td>" for cell in cells[:n_columns])
     return f'<tr id="ledger-{label}" data-kind="{kind}">{inside}</tr>'
 
 

@@ -117,7 +117,8 @@ addEventListener("DOMContentLoaded", () => {
     }
     for (const table of document.querySelectorAll("table.claims-ledger"))
       table.closest("section").hidden = !table.querySelector("tbody tr:not([hidden])");
-    form.querySelector("output").textContent = `${left} of ${rows.length} claims`;
+    form.querySelector("output").textContent =
+      left ? `${left} of ${rows.length} claims` : "No claim has these words.";
   };
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -34,6 +34,10 @@
         for (const each of document.querySelectorAll(".bd-toc-nav .active")) each.classList.remove("active");
         for (let each = link; each && !each.matches(".bd-toc-nav"); each = each.parentElement)
           if (each.matches("a, li")) each.classList.add("active");
+        // The contents may be longer than the window.
+        const frame = link?.closest(".bd-sidebar-secondary");
+        if (frame && frame.scrollHeight > frame.clientHeight)
+          frame.scrollTop += link.getBoundingClientRect().top - frame.clientHeight / 2;
         marked = link;
       }
       top.style.display = scrollY < before && scrollY > innerHeight ? "block" : "none";
