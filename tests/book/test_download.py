@@ -53,7 +53,7 @@ def test_archive_holds_what_runs_the_chapters(tmp_path):
         assert not [name for name in archive.namelist() if "/." in name or "/_build/" in name]
         archive.extractall(tmp_path)
     code = (
-        "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('pos_fit')"
+        "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('qkv_ring')"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / FOLDER, check=False)
     assert run.returncode == 0

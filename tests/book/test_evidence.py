@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML
 from playwright.sync_api import Browser, Page
@@ -159,8 +160,35 @@ def test_lines_open_without_a_script(browser):
 
 
 @pytest.mark.browser
-def test_ledger_is_filtered_and_sorted(page):
+def test_ledger_is_filtered(page):
     page.goto((HTML / "chapters" / "claims.html").as_uri())
     page.locator(".ledger-filter input").fill("aw-not-stored")
     assert page.locator("table.claims-ledger tbody tr:visible").count() == 1
     assert "1 of" in page.locator(".ledger-filter output").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
+def test_open_pages_are_accessible_and_fit(browser, theme, width):
+    context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.goto(CHAPTER.as_uri())
+    page.locator(".evidence-switch button").click()
+    results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
+    assert [
+        (rule["id"], rule["nodes"][0]["target"]) for rule in results.response["violations"]
+    ] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+@pytest.mark.browser
+def test_ledger_is_sorted_by_a_column(browser):
+    page = browser.new_page()
+    page.goto((HTML / "chapters" / "claims.html").as_uri())
+    table = page.locator("table.claims-ledger").nth(1)
+    table.get_by_role("button", name="Seeds").first.click()
+    seeds = table.locator("tbody td:nth-child(4)").all_inner_texts()
+    numbers = [int(seed) for seed in seeds if seed != "–"]
+    assert numbers == sorted(numbers) != []
+    page.close()
