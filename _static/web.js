@@ -19,14 +19,14 @@
     new MutationObserver(say).observe(root, { attributeFilter: ["data-mode"] });
     say();
 
-    // The section being read is the last whose heading is above the upper third of the window.
+    // The section being read is the last whose heading is above the top of the window.
     const links = [...document.querySelectorAll(".bd-toc-nav a[href^='#']")];
     const sections = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
     const top = document.getElementById("pst-back-to-top");
     let waiting = false, before = 0, marked = null;
     const mark = () => {
       waiting = false;
-      const below = sections.findIndex((each) => each.getBoundingClientRect().top > innerHeight / 3);
+      const below = sections.findIndex((each) => each.getBoundingClientRect().top > Math.min(innerHeight / 3, 160));
       const link = links[(below < 0 ? links.length : below) - 1] ?? null;
       if (link !== marked) {
         marked?.removeAttribute("aria-current");
