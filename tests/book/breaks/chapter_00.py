@@ -4,13 +4,13 @@ BREAKS = [
     # no division by the root of d_head
     ("one-weights", "Q @ K.T / math.sqrt(2)  ", "Q @ K.T  "),
     # the heads in the other order
-    ("one-heads", "attention = torch.cat([O1, O2]", "attention = torch.cat([O2, O1]"),
+    ("one-heads", "both = torch.cat([O1, O2]", "both = torch.cat([O2, O1]"),
     # the network reads the stream itself
-    ("one-block", "(norm(stream) @ W_1)", "(stream @ W_1)"),
+    ("one-block", "inner = norm(stream) @", "inner = stream @"),
     # so does the output layer
     ("one-loss", "norm(out) @ W_out", "out @ W_out"),
     # the optimizer gets the blocks alone
-    ("one-step", "Adam(model.parameters()", "Adam(model.blocks.parameters()"),
+    ("one-step", "    model.parameters(), lr", "    model.blocks.parameters(), lr"),
     # another edge is cut
     ("one-cut", "edges[row, 0, at, nouns[:, 0]]", "edges[row, 0, at, nouns[:, 1]]"),
     # with positions the order counts
