@@ -57,6 +57,12 @@ def test_answer_is_at_most_sixty_words(entry):
 
 
 @each
+def test_first_sentence_is_an_answer_by_itself(entry):
+    """The search shows it alone: "No." or "The mask." would say nothing there."""
+    assert len(words(re.split(r"(?<=[.!?])\s", entry.answer)[0])) >= 5
+
+
+@each
 def test_answer_has_at_most_one_number_and_it_leads_to_its_claim(entry):
     links = re.findall(r"\[([^]]*\d[^]]*)\]\(#claim-", entry.answer)
     plain = re.sub(r"\[[^]]*\]\([^)]*\)|\$[^$]+\$|`[^`]+`", "", entry.answer)
