@@ -22,8 +22,12 @@ from sphinx_exercise.nodes import solution_node
 
 HERE = Path(__file__).parent / "search"
 
-# "Which word mattered?"
-MATTERS = [f"{what} matter{end}" for what in ("word", "words", "token", "tokens") for end in ("", "ed")]
+# As in "which word mattered".
+MATTERS = [
+    f"{what} {how}"
+    for what in ("word", "words", "token", "tokens")
+    for how in ("matter", "mattered")
+]
 
 # Words for the same thing. A search for one finds the others, too. Spaces also stand for hyphens
 # or nothing. The glossary adds what it says is "also called" something.
@@ -68,7 +72,7 @@ SYNONYMS: list[list[str]] = [
     ["scale", "multiply", "factor"],
     ["vanish", "zero gradients"],
     ["graph neural network", "GNN", "message passing", "graph"],
-    ["explain", "explanation", "interpret", "important", "importance", "weights mean", "weights show", *MATTERS],
+    ["explain", "explanation", "interpret", "important", "weights mean", "weights show", *MATTERS],
     ["share", "shared", "same"],
     ["specialize", "differ", "different"],
     ["remove", "drop", "omit", "without", "left out", "leave out", "leaving out", "do without"],
@@ -194,7 +198,8 @@ def _references(env: BuildEnvironment) -> Iterator[Unit]:
         fields = citation.entry.fields
         title = re.sub(r"[{}]", "", fields["title"])
         url = f"{page}#{citation.citation_id}"
-        yield Unit(url, "reference", title, "References", f"{_names(citation.entry)}, {fields['year']}")
+        text = f"{_names(citation.entry)}, {fields['year']}"
+        yield Unit(url, "reference", title, "References", text)
 
 
 def name_citations(env: BuildEnvironment, doctree: nodes.document) -> None:

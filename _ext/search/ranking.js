@@ -89,7 +89,7 @@ function spelled(word) {
 
 const letters = (text) => plain(text).replace(/[^\p{L}\p{N}]/gu, "");
 
-// At most 20 results: who looks further had better type another word.
+// At most 20 results: who has to look further had better type another word.
 globalThis.searchBook = function (query, limit) {
   const read = query.replace(WORD, spelled);
   const found = pieces(read);
@@ -126,7 +126,7 @@ globalThis.searchBook = function (query, limit) {
       const found = new Set(Object.keys(match));
       // A question is answered by the first sentence below the heading, or more if that is "No."
       const [shown, told] = kind === "question" ? [answer(text), 0] : sentence(text, found);
-      return { url, fragment: told && fragment(shown) || "", kind, path, title: marked(title, found), excerpt: marked(shown, found) };
+      return { url, fragment: told ? fragment(shown) : "", kind, path, title: marked(title, found), excerpt: marked(shown, found) };
     }),
   };
 };
