@@ -22,11 +22,18 @@ from sphinx_exercise.nodes import solution_node
 
 HERE = Path(__file__).parent / "search"
 
+# As in "which word mattered".
+MATTERS = [
+    f"{what} {how}"
+    for what in ("word", "words", "token", "tokens")
+    for how in ("matter", "mattered")
+]
+
 # Words for the same thing. A search for one finds the others, too. Spaces also stand for hyphens
 # or nothing. The glossary adds what it says is "also called" something.
 SYNONYMS: list[list[str]] = [
     ["sqrt", "square root", "root"],
-    ["initialize", "initialise", "init", "initial values"],
+    ["initialize", "initialise", "init", "initial values", "initial weights", "start values"],
     ["norm", "normalize", "normalise"],
     ["LayerNorm", "LN", "layer norm", "layer normalization"],
     ["RoPE", "rotary", "rotary positions", "rotary embeddings"],
@@ -65,10 +72,11 @@ SYNONYMS: list[list[str]] = [
     ["scale", "multiply", "factor"],
     ["vanish", "zero gradients"],
     ["graph neural network", "GNN", "message passing", "graph"],
-    ["explain", "explanation", "interpret", "mean"],
+    ["explain", "explanation", "interpret", "important", "weights mean", "weights show", *MATTERS],
     ["share", "shared", "same"],
     ["specialize", "differ", "different"],
-    ["remove", "drop", "left out", "leave out"],
+    ["remove", "drop", "omit", "without", "left out", "leave out", "leaving out", "do without"],
+    ["equal", "identical", "equals"],
     ["longer", "extrapolate", "length generalization"],
     ["saturate", "saturation"],
 ]
@@ -94,9 +102,6 @@ SKIPPED: tuple[type, ...] = (
     solution_node,
 )
 APART = {"cell_input", "cell_output", "claims-ledger"}
-# References whose words are known only at the end, such as "Section 3".
-LATE = ("cite", "math", "ref", "numref", "doc")
-
 
 KINDS = {
     "intro": "front",
@@ -113,7 +118,8 @@ class Unit(NamedTuple):
     kind: str
     title: str
     path: str
-    text: str
+    text: str  # sentences to show and to lead to
+    aside: str = ""  # found, but not shown: cells, the numbers of bars, what is folded
 
 
 def units(env: BuildEnvironment) -> Iterator[Unit]:
@@ -121,6 +127,7 @@ def units(env: BuildEnvironment) -> Iterator[Unit]:
     for docname in sorted(env.found_docs):
         doctree = env.get_doctree(docname)
         page = env.app.builder.get_target_uri(docname)
+        name_citations(env, doctree)
         yield from _sections(env, doctree, docname, page)
         yield from _terms(doctree, page)
         yield from _objects(doctree, page)
@@ -146,9 +153,11 @@ def _sections(
                 above[0] = f"{'.'.join(map(str, number))}. {above[0]}"
         # The author's label, where there is one, outlives a change of the title.
         anchor = section["ids"][-1]
-        text = prose(section.children)
-        shown = kind if text else "front"  # only a heading above others
-        yield Unit(f"{page}#{anchor}", shown, title_of(section), " › ".join(above), text)
+        text, aside = prose(section.children), prose(section.children, aside=True)
+        title = title_of(section)
+        # Only a heading above others, or what asks and does not answer.
+        shown = kind if text and title != "Exercises" else "front"
+        yield Unit(f"{page}#{anchor}", shown, title, " › ".join(above), text, aside)
 
 
 def _terms(doctree: nodes.document, page: str) -> Iterator[Unit]:
@@ -186,11 +195,32 @@ def _references(env: BuildEnvironment) -> Iterator[Unit]:
     cite: Any = env.get_domain("cite")
     for citation in cite.citations:
         page = env.app.builder.get_target_uri(citation.bibliography_key.docname)
-        fields, people = citation.entry.fields, citation.entry.persons.get("author", [])
-        names = ", ".join(" ".join(person.last_names) for person in people)
+        fields = citation.entry.fields
         title = re.sub(r"[{}]", "", fields["title"])
         url = f"{page}#{citation.citation_id}"
-        yield Unit(url, "reference", title, "References", f"{names}, {fields.get('year', '')}")
+        text = f"{_names(citation.entry)}, {fields['year']}"
+        yield Unit(url, "reference", title, "References", text)
+
+
+def name_citations(env: BuildEnvironment, doctree: nodes.document) -> None:
+    """Put names and years where a doctree has only keys: citations are resolved at the end."""
+    cite: Any = env.get_domain("cite")
+    entries = {citation.key: citation.entry for citation in cite.citations}
+    for reference in doctree.findall(addnodes.pending_xref):
+        if reference["refdomain"] == "cite":
+            found = [entries[key] for key in reference["reftarget"].split(",")]
+            cited = [(_names(entry, short=True), entry.fields["year"]) for entry in found]
+            text = ", ".join(f"{names} [{year}]" for names, year in cited)
+            if reference["reftype"] == "p":
+                text = f"[{'; '.join(f'{names}, {year}' for names, year in cited)}]"
+            reference[:] = [nodes.Text(text)]
+
+
+def _names(entry: Any, *, short: bool = False) -> str:
+    people = [" ".join(person.last_names) for person in entry.persons.get("author", [])]
+    if not short:
+        return ", ".join(people)
+    return " and ".join(people) if len(people) < 3 else f"{people[0]} et al."
 
 
 def title_of(section: nodes.section) -> str:
@@ -198,55 +228,40 @@ def title_of(section: nodes.section) -> str:
     return prose(cast(nodes.Element, section[0]).children)
 
 
-def prose(children: Iterable[nodes.Node]) -> str:
-    """The running text, a line for each paragraph, without code, outputs and nested units."""
-    lines = re.sub(r"[^\S\n]+", " ", "".join(map(_text, children)))
-    return re.sub(r" ?\n[ \n]*", "\n", lines).strip()
+def prose(children: Iterable[nodes.Node], *, aside: bool = False) -> str:
+    """The running text, a line for each paragraph, without code, outputs and nested units.
+
+    Args:
+        children: what to read.
+        aside: read what stands in tables, pictures and folds, and nothing else.
+    """
+    found = "".join(_text(node, aside, inside=False) for node in children)
+    return re.sub(r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", found)).strip()
 
 
-def _text(node: nodes.Node) -> str:
+def _text(node: nodes.Node, aside: bool, inside: bool) -> str:
+    """The text of a node that is, or is not, ``inside`` of what stands aside."""
     if isinstance(node, nodes.Text):
-        return node.astext().replace("\n", " ")
+        return node.astext().replace("\n", " ") if aside == inside else ""
     node = cast(nodes.Element, node)
     nested = isinstance(node, nodes.section) and isinstance(node[0], nodes.title)
     if nested or isinstance(node, SKIPPED) or APART & set(node.get("classes", ())):
-        return ""
+        return " "
+    inside = inside or _is_aside(node)
     if isinstance(node, nodes.math | nodes.math_block):
-        found = JOIN + flat(node.astext()) + JOIN
-    elif {node.get("refdomain"), node.get("reftype")} & set(LATE) and not node["refexplicit"]:
-        found = f"{JOIN} {JOIN}"
+        # A space between W_Q and W_K.
+        formula = re.sub(r"(?<=_\w)(?=[A-Z])", " ", node.astext()).replace("^⊤", "ᵀ")
+        found = JOIN + formula + JOIN if aside == inside else ""
+    elif node.get("refdomain") == "cite":
+        found = f"{JOIN}{node.astext()}{JOIN}" if aside == inside else ""
     else:
-        found = "".join(map(_text, node.children))
+        found = "".join(_text(child, aside, inside) for child in node.children)
     return found if isinstance(node.parent, nodes.TextElement | nodes.Inline) else f"{found}\n"
 
 
-SIGNS = {
-    "top": "ᵀ", "times": "×", "cdot": "·", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠",
-    "approx": "≈", "sim": "~", "pm": "±", "infty": "∞", "sum": "Σ", "prod": "Π", "partial": "∂",
-    "in": "∈", "to": "→", "rightarrow": "→", "mapsto": "→", "ldots": "…", "dots": "…", "cdots": "…",
-    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "Delta": "Δ", "epsilon": "ε",
-    "varepsilon": "ε", "eta": "η", "theta": "θ", "Theta": "Θ", "lambda": "λ", "mu": "μ", "nu": "ν",
-    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "varphi": "φ", "omega": "ω",
-    "odot": "⊙", "mid": "|", "lVert": "‖", "rVert": "‖", "|": "‖", "quad": " ", "qquad": " ",
-}  # fmt: skip
-
-
-def flat(tex: str) -> str:
-    r"""TeX as characters: ``\frac{QK^\top}{\sqrt{d_k}}`` as ``QKᵀ/√d_k``."""
-    tex = re.sub(
-        r"\\(begin|end)\{[^}]*\}(\[[^]]*\])?|\\(left|right|[bB]igg?[lr]?)\b|&|\\label\{[^}]*\}",
-        " ",
-        tex,
-    )
-    tex = re.sub(r"\\\\|\\[,;:! ]|~", " ", tex)
-    tex = re.sub(r"\\(?:text|math|operatorname|boldsymbol|bar|hat|tilde|vec)[a-z]*\*?\s*", "", tex)
-    group = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
-    for _ in range(3):  # nested
-        tex = re.sub(rf"\\[dt]?frac\s*{group}\s*{group}", r"\1/\2", tex)
-        tex = re.sub(rf"\\sqrt\s*{group}", r"√\1", tex)
-    tex = tex.replace(r"\sqrt", "√")
-    tex = re.sub(r"\\([A-Za-z]+|\|) ?", lambda name: SIGNS.get(name[1], f"{name[1]} "), tex)
-    return re.sub(r"\s+", " ", re.sub(r"\^(?=ᵀ)|[{}\\$]", "", tex)).strip()
+def _is_aside(node: nodes.Element) -> bool:
+    folded = node.get("design_component") == "dropdown" or "dropdown" in node.get("classes", ())
+    return folded or isinstance(node, nodes.table) or "picture" in node.get("classes", ())
 
 
 def synonyms(found: Iterable[Unit]) -> list[list[str]]:

@@ -52,9 +52,10 @@
         found = searchBook(query, limit);
       }
       list.replaceChildren(...found.results.map(item));
-      const { count } = found;
-      status.textContent = !query ? "" : count ? `${count} result${count > 1 ? "s" : ""}` : "Nothing found. Try another word.";
-      all.hidden = count <= limit || limit > 10;
+      const { count, more } = found;
+      const says = `${more ? "The best " : ""}${count} result${count > 1 ? "s" : ""}`;
+      status.textContent = !query ? "" : count ? says : "Nothing found. Try another word.";
+      all.hidden = count <= limit;
       all.href = `${form.action}?q=${encodeURIComponent(query)}`;
       shown(query);
     }
@@ -85,6 +86,12 @@
       dialog = made("dialog", { class: "search-dialog", "aria-label": "Search this book" }, field.element, close);
       document.body.append(dialog);
       close.addEventListener("click", () => dialog.close());
+      // In a search field, Escape first empties it.
+      dialog.addEventListener("keydown", (event) => {
+        if (event.key !== "Escape") return;
+        event.preventDefault();
+        dialog.close();
+      });
       dialog.addEventListener("click", ({ target }) => {
         if (target === dialog || target.closest("a")) dialog.close(); // beside it, or a result
       });
@@ -120,7 +127,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const page = document.getElementById("search-page");
     if (!page) return;
-    const { element, input, update } = search(40, (query) => {
+    const { element, input, update } = search(20, (query) => {
       history.replaceState(null, "", query ? `?q=${encodeURIComponent(query)}` : location.pathname);
     });
     page.replaceChildren(element);

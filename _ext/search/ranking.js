@@ -1,15 +1,16 @@
 // Ranks the units of the book. The build sets UNITS, SYNONYMS and Stemmer before this.
 const stemmer = new Stemmer();
 const STOP = new Set((
-  "a after an and are as at be been before but by can could did do does each else for from get gets had has have " +
+  "a after an and are as at be been before but by can could did do does each else explained for from get gets had has have " +
   "how i if in into is it its just me much my of on one or our should so such than that the their them then there " +
-  "these they this to us use used using was we were what when where which who why will with would you your"
+  "tell tells these they this to us use used using was we were what when where which who why will with would you your"
 ).split(" "));
 
 const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 
-// British endings are read as American ones: initialise, initialize, initialization.
-const stem = (word) => stemmer.stemWord(word.replace(/is(?=(e[ds]?|er|ing|ations?)$)/, "iz"));
+// British endings are read as American ones: initialise, initialize, initialization. A tokenizer is
+// no token.
+const stem = (word) => (/^tokeni[sz]/.test(word) ? "tokenize" : stemmer.stemWord(word.replace(/is(?=(e[ds]?|er|ing|ations?)$)/, "iz")));
 
 // "pre-norm" and "MultiHeadAttention" are found whole, by their parts and by pairs of these; "W_Q"
 // only whole.
@@ -21,7 +22,7 @@ function names(word) {
 }
 
 // What means the same shares a term, such as "=3": words by their stem, phrases as they stand.
-const squeezed = (text) => plain(text).replace(/[-_, \u2060]/g, "");
+const squeezed = (text) => plain(text).replace(/\band\b|[-_, \u2060]/g, "");
 const groups = new Map();
 SYNONYMS.forEach((phrases, i) => phrases.forEach((phrase) => {
   for (const key of new Set([squeezed(phrase), stem(squeezed(phrase))])) groups.set(key, [...(groups.get(key) ?? []), `=${i}`]);
@@ -29,15 +30,16 @@ SYNONYMS.forEach((phrases, i) => phrases.forEach((phrase) => {
 const PHRASE = new RegExp(
   "(?<![\\p{L}\\p{N}])(" +
   SYNONYMS.flat().filter((phrase) => /\W/.test(phrase)).sort((a, b) => b.length - a.length)
-    .map((phrase) => phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[- ]/g, "[-_, \\u2060]{1,4}")).join("|") +
+    .map((phrase) => phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/[- ]/g, "[-_, \\u2060]{1,4}(?:and )?")).join("|") +
   ")(?:e?s)?(?![\\p{L}\\p{N}])", "giu");
-const WORD = /√|[\p{L}\p{N}]+(?:[-_'’][\p{L}\p{N}]+)*/gu;
+const WORD = /√|(?<= )=(?= )|[\p{L}\p{N}]+(?:[-_'’][\p{L}\p{N}]+)*/gu;
 
 // The words and known phrases of a text: where they stand, the terms they are found by, and those
 // that a query with them looks for.
+const SPOKEN = new Map([["√", "sqrt"], ["=", "equal"]]);
 const known = new Map();
 function forms(word) {
-  if (word === "√") word = "sqrt";
+  word = SPOKEN.get(word) ?? word;
   const found = names(word);
   const wanted = found.flatMap((name) => [stem(name), ...(groups.get(stem(name)) ?? [])]);
   return { terms: [...new Set([...found, ...wanted])], wanted };
@@ -58,8 +60,9 @@ const termsOf = (text) => pieces(text).flatMap((piece) => piece.terms);
 
 // In how many titles and texts a term is.
 const spread = new Map();
+const rarity = (term) => Math.log(4 * UNITS.length / (spread.get(term) ?? 1));
 const index = new MiniSearch({
-  fields: ["title", "path", "text"],
+  fields: ["title", "path", "text", "aside"],
   tokenize(text) {
     const found = termsOf(text);
     for (const term of new Set(found)) spread.set(term, (spread.get(term) ?? 0) + 1);
@@ -67,7 +70,7 @@ const index = new MiniSearch({
   },
   processTerm: (term) => term,
 });
-index.addAll(UNITS.map(([, , title, path, text], id) => ({ id, title, path, text })));
+index.addAll(UNITS.map(([, , title, path, text, aside], id) => ({ id, title, path, text, aside })));
 
 // Questions come first among equals; what was measured comes below what is explained.
 const WEIGHTS = { question: 1.6, section: 1, term: 1.1, object: 0.8, inner: 0.4, front: 0.4, claim: 0.15, reference: 0.15, ledger: 0.1 };
@@ -77,7 +80,7 @@ function spelled(word) {
   const name = plain(word);
   if (name.length < 5 || STOP.has(name) || names(word).some((part) => spread.has(part) || spread.has(stem(part)))) return word;
   if ([...spread.keys()].some((term) => term.startsWith(name))) return word;
-  for (const fuzzy of [1, 2]) {
+  for (const fuzzy of name.length < 8 ? [1] : [1, 2]) {
     const near = index.autoSuggest(name, { tokenize: () => [name], fuzzy, prefix: false }).flatMap(({ terms }) => terms);
     if (near.length) return near.reduce((a, b) => (spread.get(b) > spread.get(a) ? b : a));
   }
@@ -86,15 +89,18 @@ function spelled(word) {
 
 const letters = (text) => plain(text).replace(/[^\p{L}\p{N}]/gu, "");
 
+// At most 20 results: who has to look further had better type another word.
 globalThis.searchBook = function (query, limit) {
   const read = query.replace(WORD, spelled);
   const found = pieces(read);
   const phrases = found.filter((piece) => piece.phrase);
   const words = found.filter(({ at, phrase }) => !phrase && !phrases.some((each) => each.at <= at && at < each.at + each.text.length));
   const last = names(read.match(WORD)?.at(-1) ?? "")[0];
-  const all = [...phrases, ...words].flatMap((piece) => piece.wanted);
-  const telling = all.filter((term) => term !== stem("attention")); // it is everywhere
-  const terms = telling.length ? telling : all;
+  // Attention is everywhere.
+  const all = [...phrases, ...words].map(({ wanted }) => wanted).filter((wanted) => wanted.length);
+  const telling = all.filter((wanted) => !wanted.includes(stem("attention")));
+  const looked = telling.length ? telling : all;
+  const terms = looked.flat();
   const hits = index.search(query, {
     tokenize: () => [...new Set([...terms, last])].filter(Boolean),
     boost: { title: 4, path: 2 },
@@ -102,28 +108,40 @@ globalThis.searchBook = function (query, limit) {
     weights: { prefix: 0.5 },
     boostTerm: (term) => (term === last && !terms.includes(last) ? 0.4 : 1),
     boostDocument: (id) => WEIGHTS[UNITS[id][1]] * (letters(UNITS[id][2]) === letters(query) ? 5 : 1),
-  }).filter(({ score }, i, [first]) => score > first.score / 20);
+  });
+  // What has more of the words comes before what has one of them often.
+  const tells = (wanted) => Math.min(...wanted.map(rarity));
+  const whole = looked.reduce((sum, wanted) => sum + tells(wanted), 0);
+  for (const hit of hits) {
+    const has = looked.filter((wanted) => wanted.some((term) => hit.queryTerms.includes(term)));
+    if (has.length) hit.score *= (has.reduce((sum, wanted) => sum + tells(wanted), 0) / whole) ** 2;
+  }
+  hits.sort((a, b) => b.score - a.score);
+  const best = hits.filter(({ score }) => score > hits[0].score / 20).slice(0, 20);
   return {
-    count: hits.length,
-    results: hits.slice(0, limit).map(({ id, match }) => {
+    count: best.length,
+    more: hits.length > best.length,
+    results: best.slice(0, limit).map(({ id, match }) => {
       const [url, kind, title, path, text] = UNITS[id];
       const found = new Set(Object.keys(match));
-      const best = sentence(text, found, kind === "question");
-      return { url, fragment: fragment(best), kind, path, title: marked(title, found), excerpt: marked(best, found) };
+      // A question is answered by the first sentence below the heading, or more if that is "No."
+      const [shown, told] = kind === "question" ? [answer(text), 0] : sentence(text, found);
+      return { url, fragment: told ? fragment(shown) : "", kind, path, title: marked(title, found), excerpt: marked(shown, found) };
     }),
   };
 };
 
-// The sentence with the rarest of the words looked for; a question's answer is its first paragraph.
-function sentence(text, found, answered) {
-  let best = "", most = -1;
-  for (const [i, paragraph] of text.split("\n").entries()) {
-    for (const each of paragraph.split(/(?<=[.!?]["”)]?)\s+/)) {
-      let sum = 0;
-      for (const term of new Set(termsOf(each))) if (found.has(term)) sum += Math.log(UNITS.length / spread.get(term));
-      if (answered && i === 0) sum *= 2;
-      if (sum > most + 1e-9) [best, most] = [each, sum];
-    }
+const sentences = (text) => text.split("\n").flatMap((paragraph) => paragraph.split(/(?<=[.!?]["”)]?)(?<!\b(?:al|eq)\.)\s+/));
+
+const answer = (text) => sentences(text).reduce((said, each) => (said.length < 12 ? `${said} ${each}` : said));
+
+// The sentence with the rarest of the words looked for, and how much it has of them.
+function sentence(text, found) {
+  let best = ["", -1];
+  for (const each of sentences(text)) {
+    let sum = 0;
+    for (const term of new Set(termsOf(each))) if (found.has(term)) sum += rarity(term);
+    if (sum > best[1] + 1e-9) best = [each, sum];
   }
   return best;
 }
