@@ -74,6 +74,7 @@ def names(bibliography: Path) -> Callable[[str], str]:
 def plain(source: str, name: Callable[[str], str]) -> str:
     """Markdown without MyST's roles and directives; boxes are quotes."""
     source = re.sub(r"\{term\}`([^`<]*?)(?: *<[^>]*>)?`", r"\1", source)
+    source = re.sub(r"\{numref\}`[^`]*`", "the figure", source)
     source = re.sub(
         r"\{cite:[pt]\}`([^`]*)`",
         lambda match: "; ".join(name(key.strip()) for key in match[1].split(",")),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from docutils import nodes
@@ -388,7 +389,8 @@ def _run(claims: list[Claim], ledger: str, code: list[nodes.Node]) -> list[nodes
     held = all(claim["held"] for claim in claims)
     mark = f'<span class="claim-mark" aria-hidden="true">{"✓" if held else "✗"}</span>'
     says = f"{len(claims)} claims hold" if held else f"not all of {len(claims)} claims hold"
-    says += f' <span class="claim-numbers">{html.escape(claims[0]["statement"])} …</span>'
+    about = html.escape(shorten(claims[0]["statement"], 64, placeholder=" …"))
+    says += f' <span class="claim-numbers">{about}</span>'
     lines = "".join(f"<li>{claim_line(claim, ledger)}</details></li>" for claim in claims)
     start = f'<details class="claims-run"><summary>{mark} {says}</summary><ul>{lines}</ul>'
     return [_raw(start), *code, _raw("</details>")]

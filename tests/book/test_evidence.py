@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from attnbook.book.build import claims_of
 from attnbook.book.cells import required_tag, studies_behind, tag_of
@@ -144,7 +144,7 @@ def test_switch_opens_all_and_is_remembered(page):
     page.locator(".evidence-switch button").press("Enter")
     assert page.locator(f"{SHOWN}:not([open])").count() == 0
     page.goto(HTML.joinpath("chapters", "03_queries_keys_values.html").as_uri())
-    assert page.locator(f"{SHOWN}:not([open])").count() == 0
+    expect(page.locator(f"{SHOWN}:not([open])")).to_have_count(0)
 
 
 @pytest.mark.browser

@@ -97,6 +97,7 @@ QUERIES = {
     "attention weights vs network weights": ("#two-things", "term-attention-weights", "#q-weights"),
     "attention as graph neural network": ("#build-the-graph", "message-passing", "#q-graph"),
     "causal mask": ("term-causal-mask", "causal_mask", "#q-causal", "#aw-masks"),
+    "nan": ("#q-nan",),
     "attention nan": ("#a-row-with-no-edge", "#q-nan", "#q-mask", "#a-row-with-nothing"),
     "nan after masking a whole row": (
         "#a-row-with-no-edge",
@@ -181,8 +182,8 @@ QUERIES = {
 SURE = {
     "does attention weight tell me which word mattered": ("#q-explain",),
     "which token is important": ("#q-explain",),
-    "W_O leave out": ("#q-output",),
-    "can I leave out W_O": ("#q-output",),
+    "W_O leave out": ("#q-output", "#q-without-output"),
+    "can I leave out W_O": ("#q-output", "#q-without-output"),
     "omit the output projection": ("#q-output",),
     "Hugging Face GPT-2 initial weights": ("#q-default", "implementations.html#"),
     "Hugging Face GPT-2 initialization": ("#q-default", "implementations.html#"),
@@ -355,7 +356,7 @@ def test_a_result_leads_to_the_marked_sentence(page, site, from_disk):
 
 def test_a_mark_leaves_the_formulas_of_its_sentence_alone(page, site):
     name = f"{site}{QUESTIONS}#q-nan"
-    page.goto(f"{name}:~:text=All%20logits%20of%20its%20row%20are,divides%20zero%20by%20zero")
+    page.goto(f"{name}:~:text=All%20logits%20of%20its%20row%20are,It%20happens")
     assert shows_a_mark(page)
     formula = page.locator("p:has-text('All logits of its row') .formula").first
     drawn = np.asarray(Image.open(BytesIO(formula.screenshot())).convert("RGB"))
