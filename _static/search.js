@@ -115,15 +115,6 @@
     open();
   }, true);
 
-  // The sentence, or the claim, may be folded.
-  const reveal = () => {
-    for (let at = document.getElementById(decodeURIComponent(location.hash.slice(1))); at; at = at.parentElement)
-      if (at.tagName === "DETAILS") at.open = true;
-  };
-  addEventListener("hashchange", reveal);
-
-  addEventListener("load", reveal);
-
   document.addEventListener("DOMContentLoaded", () => {
     const page = document.getElementById("search-page");
     if (!page) return;
