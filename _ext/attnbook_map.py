@@ -11,8 +11,9 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.book.map import draw, in_html
+from attnbook.book.map import about, draw, in_html
 from attnbook.book.map_parts import HERE, PARTS, Part
+from attnbook_interactive import SCRIPT
 
 logger = logging.getLogger(__name__)
 LABEL = "the-map"
@@ -92,10 +93,34 @@ def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str
     drawn = draw("wide", href, here) + draw("narrow", href, here)
     return (
         f'<figure class="attention-map"{label}>{drawn}'
-        f"<figcaption>{CAPTION}</figcaption>"
+        f"<figcaption>{CAPTION}</figcaption>{controls()}"
         "<details><summary>The parts in words: formula, shape, initialization</summary>"
         f"<ul>{items}</ul></details></figure>\n"
     )
+
+
+def controls() -> str:
+    """For the script: a part to choose, and the direction."""
+    options = "".join(
+        f'<option value="{name}" data-back="Backward through {escape(part.label)}: '
+        f'{escape(part.back)}" data-says="{escape(about(part))}">{escape(part.label)}</option>'
+        for name, part in PARTS.items()
+    )
+    return (
+        '<form class="controls" aria-label="Map: controls">'
+        f"<label>Part <select><option>choose, or point at a box</option>{options}</select></label>"
+        '<button type="button" aria-pressed="false">backward pass</button></form>'
+        '<p class="said" role="status"></p>'
+    )
+
+
+def load(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load the script on pages with a whole map."""
+    maps = doctree.findall(map_node) if doctree is not None else ()
+    if any(not each["small"] for each in maps):
+        app.add_js_file(SCRIPT, loading_method="defer")
 
 
 def small(href: Callable[[Part], str], here: Collection[str], whole: str) -> str:
@@ -128,4 +153,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("map", Map)
     app.connect("doctree-read", insert)
     app.connect("env-check-consistency", check_anchors)
+    app.connect("html-page-context", load)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
