@@ -1,4 +1,4 @@
-"""The map in the pages: where ``{map}`` stands, and small below "In short" of each chapter."""
+"""The map in the pages: where ``{map}`` stands, and small where a chapter's introduction ends."""
 
 from collections.abc import Callable, Collection
 from html import escape
@@ -44,13 +44,15 @@ class Map(SphinxDirective):
 
 
 def insert(app: Sphinx, doctree: nodes.document) -> None:
-    """Put the small map below "In short"."""
+    """Put the small map where the introduction of a chapter ends: its picture comes first."""
     name = app.env.docname.rpartition("/")[2]
     if name not in HERE:
         return
     for box in doctree.findall(nodes.admonition):
         if box[0].astext() == "In short" and box.parent is not None:
-            box.parent.insert(box.parent.index(box) + 1, map_node(here=HERE[name], small=True))
+            parts = box.parent.children
+            end = next(i for i, part in enumerate(parts) if isinstance(part, nodes.section))
+            box.parent.insert(end, map_node(here=HERE[name], small=True))
             app.env.attnbook_has_map = True  # type: ignore[attr-defined]
             return
 
