@@ -1,8 +1,8 @@
 BREAKS = [
-    # fairseq's factor forgotten in one of the rules
-    ("impl-rules", "(square, gain=1 / math.sqrt(2))", "(square)"),
-    # as many outputs as inputs
-    ("impl-packed-exact", "w + 3 * w", "w + w"),
+    # fairseq's factor forgotten
+    ("impl-packed", "gain=1 / math.sqrt(2)", "gain=1"),
+    # the root of a head's width
+    ("impl-former", "scale=width**-0.5", "scale=(width / 8) ** -0.5"),
     # the axes as they are meant
     ("impl-keras-small", "places * shape[-2], places * shape[-1]", "d, d"),
     # as a module
