@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnbook.attention import attention_logits
-from attnbook.book.figures import BLUE, ORANGE
+from attnbook.book.figures import BLUE, INK, ORANGE
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -23,7 +23,8 @@ from attnbook.positions import sinusoidal_positions
 
 WIDTHS = (64, 128, 256, 512, 1024)
 D_HEAD = 64
-SENTENCE = "the cat saw the dog and the dog saw the cat but the bird saw neither".split()
+TEXT = "the cat saw the dog and the dog saw the cat but the bird saw neither"
+SENTENCE = TEXT.split()
 N = len(SENTENCE)
 VOCABULARY = list(dict.fromkeys(SENTENCE))
 
@@ -105,8 +106,17 @@ def marks() -> list[Drawing]:
                   transform=f"translate({left + wide * i + 8} {top - 5}) rotate(-45)"),
         )
     ]  # fmt: skip
+    edge = {"stroke": INK, "stroke_opacity": 0.25}
+    frames = [
+        mark("rect", x=x, y=y, width=across, height=down, fill="none", **edge)
+        for x, y, across, down in (
+            (12, 75, 408, 14),
+            (left - 1, top - 1, N * wide + 1, N * high + 1),
+        )
+    ]
     return [
         *bars,
+        *frames,
         words(364, 19, text("{size:.2f}")),
         words(364, 41, "0.71"),
         group(
@@ -154,7 +164,7 @@ token_and_position = Figure(
         Switch("scaled", "multiply by √d"),
     ),
     guess=Guess(
-        "The word's entries are 16 times smaller than the position's. Which share of what differs "
+        "A word's entries are 16 times smaller than a position's. What share of what differs "
         "within a row of logits do words cause?",
         answer="share",
         reply="You said {guess} %. Over 300 heads of width 512 we measured {measured}.",
