@@ -50,7 +50,7 @@ PARTS = {
         ONE, "build-a-look-up-and-one-factor"),
     "embedding": Part("embedding × √d", "embedding", WIDTH,
         "√d_model · E[ids], E is (vocab, d_model)", "normal, variance 1/d_model",
-        ONE, "measure-what-an-attention-head-can-see-at-the-start"),
+        ONE, "measure-what-an-attention-head-can-see-at-initialization"),
     "position": Part("position", "position", WIDTH, "P: sines and cosines of each position",
         "fixed", TWO, "build-five-ways-to-say-where"),
     "sum": Part("embedding + position", "", WIDTH, "x = √d_model · E[ids] + P", "–",
