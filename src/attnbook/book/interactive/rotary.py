@@ -130,9 +130,10 @@ def marks() -> list[Drawing]:
         group(
             mark("polyline", points=points(f"curves.{i}", -1.3, 368, x_scale=STEP,
                                    x_offset=X + STEP * start),
-                 fill="none", stroke=colour, stroke_width=pick(f"on.{i}", "1.5", "3.5")),
-            words(X + STEP * at[0], 368 - 1.3 * at[1] - 6, name, font_size=12, fill=colour),
-            opacity=pick(f"on.{i}", "0.45", "1"),
+                 fill="none", stroke=colour, stroke_width=pick(f"on.{i}", "1.5", "3.5"),
+                 stroke_opacity=pick(f"on.{i}", "0.45", "1")),
+            words(X + STEP * at[0], 368 - 1.3 * at[1] - 6, name, font_size=12, fill=colour,
+                  font_weight=pick(f"on.{i}", "400", "700")),
         )
         for i, (_, _, start, colour, name, at) in enumerate(CURVES)
     ]  # fmt: skip
