@@ -134,7 +134,7 @@ def marks() -> list[Drawing]:
                  stroke_opacity=pick(f"on.{i}", "0.45", "1")),
             words(X + STEP * at[0], 368 - 1.3 * at[1] - 6, name, font_size=12, fill=colour,
                   font_weight=pick(f"on.{i}", "400", "700")),
-            **({"data_answer": ""} if (base, back) == (1000, "1") else {}),  # it falls at the answer
+            **({"data_answer": ""} if (base, back) == (1000, "1") else {}),  # falls at the answer
         )
         for i, (base, back, start, colour, name, at) in enumerate(CURVES)
     ]  # fmt: skip
