@@ -14,11 +14,10 @@ def fold_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     if app.builder.format != "html":
         return
     for layer in list(doctree.findall(nodes.section)):
-        if layer.next_node(nodes.title).astext() != TITLE:
+        if _title(layer).astext() != TITLE:
             continue
         for section in [part for part in layer.children if isinstance(part, nodes.section)]:
-            title = section.next_node(nodes.title)
-            at = section.index(title)
+            at = section.index(_title(section))
             section.insert(at, _raw('<details class="more"><summary>'))
             section.insert(at + 2, _raw(f"<span>{length(section)}</span></summary>"))
             section.append(_raw("</details>"))
@@ -32,6 +31,10 @@ def length(section: nodes.section) -> str:
     minutes = max(1, round(len(re.findall(r"\w+", prose)) / WORDS_A_MINUTE))
     figures = len(list(section.findall(nodes.figure)))
     return f"{minutes} min" + f" · {figures} figure{'s' * (figures > 1)}" * bool(figures)
+
+
+def _title(section: nodes.section) -> nodes.title:
+    return next(iter(section.findall(nodes.title)))
 
 
 def _raw(text: str) -> nodes.raw:

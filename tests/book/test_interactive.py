@@ -41,7 +41,9 @@ def figures() -> dict[str, tuple[str, Figure]]:
     return found
 
 
-NAMES = sorted(path.stem for path in HERE.glob("*.js") if path.stem not in ("d3.min", "figures"))
+NAMES = sorted(
+    path.stem for path in HERE.glob("*.js") if path.stem not in ("d3.min", "figures", "map")
+)
 
 
 @pytest.fixture(params=NAMES)

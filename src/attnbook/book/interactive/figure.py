@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -272,7 +273,8 @@ def element(svg: str, recipe: Mapping[str, Any]) -> str:
 
 
 def script() -> str:
-    """The one script of all figures."""
+    """The one script of all figures, without its comments and indents."""
     files = sorted(HERE.glob("*.js"))
     own = [path for path in files if path.name not in ("d3.min.js", "figures.js")]
-    return "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])
+    written = "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])
+    return re.sub(r"(?m)^\s*(//.*\n)?", "", written)
