@@ -5,7 +5,7 @@ BREAKS = [
     ("pos-causal-1", "max(by_depth[1])", "max(by_depth[2])"),
     # the shift's angles of other frequencies
     ("pos-shift", "k * 10000.0 ** (-2 * i / d))", "k * 10000.0 ** (-i / d))"),
-    # a matrix of its own for the place
+    # a matrix of its own for the position
     ("pos-concat", "torch.cat([W, W])", "torch.cat([W, W.T])"),
     # only the queries turned
     ("pos-relative", "return q @ k.T", "return q @ key.T"),

@@ -7,8 +7,8 @@ from attnbook import Rotary, alibi_bias, convert_rotary_weight
 
 def alibi(n_heads, n_tokens, *, first=1, scale=8.0):
     slopes = 2.0 ** (-scale * torch.arange(first, n_heads + first) / n_heads)
-    place = torch.arange(n_tokens)
-    return -slopes[:, None, None] * (place[:, None] - place)
+    position = torch.arange(n_tokens)
+    return -slopes[:, None, None] * (position[:, None] - position)
 
 
 def half_split_shift(k, d, *, exponent=2.0):
@@ -57,8 +57,8 @@ MISTAKES = [
     ("alibi", lambda h, n: alibi(h, n).tril(), "cut off above"),
     ("alibi", lambda h, n: 2 * alibi(h, n), "should be"),
     ("alibi", lambda h, n: alibi(h, n)[0], "expected shape"),
-    ("half_split_shift", lambda k, d: half_split_shift(k, d).T, "places back"),
-    ("half_split_shift", lambda k, d: half_split_shift(-k, d), "places back"),
+    ("half_split_shift", lambda k, d: half_split_shift(k, d).T, "positions back"),
+    ("half_split_shift", lambda k, d: half_split_shift(-k, d), "positions back"),
     ("half_split_shift", interleaved_shift, "for interleaved"),
     ("half_split_shift", lambda k, d: half_split_shift(1, d), "whatever k is"),
     ("half_split_shift", lambda k, d: half_split_shift(k, d, exponent=1.0), "it is 2i/d_model"),

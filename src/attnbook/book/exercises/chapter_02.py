@@ -78,11 +78,11 @@ def check_half_split_shift(half_split_shift: Callable[[int, int], Tensor]) -> No
     half = d_model // 2
     alternate = torch.arange(d_model).view(2, half).T.flatten()  # 0, 4, 1, 5, …
     mistakes = {
-        "moves k places back: it is transposed, or made for cosines that come first": shift(-k),
+        "moves k positions back: it is transposed, or made for cosines that come first": shift(-k),
         "is for interleaved sinusoids; here all sines come before all cosines": right[alternate][
             :, alternate
         ],
-        "moves by one place whatever k is": shift(1),
+        "moves by one position whatever k is": shift(1),
         "the exponent of pair i is i/d_model; it is 2i/d_model": shift(k, 1.0),
     }
     result = half_split_shift(k, d_model)
@@ -119,7 +119,7 @@ def check_rotate(rotate: Callable[[Tensor, Tensor], Tensor]) -> None:
         "pairs neighbours (interleaved); the exercise asks for (m, m + d_head/2)": Rotary(
             "interleaved"
         ).rotate(x, positions),
-        "turns the other way: with these signs a place p is turned by −p": Rotary(
+        "turns the other way: with these signs a position p is turned by −p": Rotary(
             "half_split"
         ).rotate(x, -positions),
         "pairs (m, m + d_head/2), but repeats the angles for neighbours: the two of a pair must "

@@ -1,0 +1,207 @@
+"""Distances that rotary positions take for each other (chapter 2)."""
+
+from typing import Any
+
+import torch
+
+from attnbook.book.figures import BLUE, INK, ORANGE, VERMILLION
+from attnbook.book.interactive.drawing import (
+    Drawing,
+    Numbers,
+    group,
+    line,
+    mark,
+    number,
+    pick,
+    points,
+    shown,
+    text,
+    words,
+)
+from attnbook.book.interactive.figure import Choice, Figure, Guess, Slider
+from attnbook.positions import Rotary
+
+WIDTH, HANDS = 16, 2  # a head's entries; how many of its pairs are looked at, the fastest
+TRAINED, LONGEST = 16, 64
+FRIEND = 0.75
+MOST = 5  # friends that are marked
+TITLE = "Similarity of each distance to “{asked}” (two fastest hands)"
+ASKED = {"1": "one back", "3": "three back"}
+CURVES = (
+    (10000, "1", 1, VERMILLION, "base 10,000", (45, 61)),
+    (1000, "1", 1, BLUE, "base 1000", (45, 97)),
+    (10000, "3", 3, ORANGE, "three back, base 10,000", (41, 22)),
+)
+RIGHT = (  # in %, measured by studies/pos_lengths.py: positions 1, 2, … 63 (3 to 63 for three back)
+    "100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 92 90 90 "
+    "90 89 89 89 88 89 88 88 88 88 89 88 88 88 88 86 65 61 59 59 58 59 57 58 56 58 58 56 "
+    "58 58 57 58 56 55 56 52 50 49 49 50 48",
+    "100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 "
+    "100 100 100 100 100 100 100 100 100 100 93 93 93 93 90 91 92 91 92 89 93 93 93 90 90 "
+    "92 92 90 89 88 91 90 89 89 90 91 88 90 89 91 89 88",
+    "100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 80 76 74 "
+    "72 76 70 71 73 70 70 71 70 65 68 68 67 70 67 70 52 52 49 46 46 52 51 50 43 46 48 45 "
+    "46 45 49 47 48 44 44 43 42 46 41",
+)
+X, STEP = 34, 6  # of position 0; from one to the next
+
+
+def likeness(base: float, back: int) -> list[float]:
+    """Of the distances 1, 2, … 64 to ``back``: mean cosine of the fastest pairs' angles."""
+    hands = torch.zeros(LONGEST, WIDTH, dtype=torch.float64)
+    hands[:, :HANDS] = 1  # half-split: the first entries of the fastest pairs
+    rotary = Rotary("half_split", base=base)
+    there = rotary.rotate(hands, torch.arange(1, LONGEST + 1))
+    asked = rotary.rotate(hands, torch.full((LONGEST,), back))
+    return ((there * asked).sum(dim=-1) / HANDS).tolist()
+
+
+def friends_among(similar: list[float]) -> list[int]:
+    """Peaks above ¾ at distances that training never showed."""
+    return [
+        k
+        for k in range(TRAINED, LONGEST)
+        if similar[k - 1] > max(FRIEND, similar[k - 2], similar[k])
+    ]
+
+
+def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
+    """How similar each distance is to the one asked for, the false friends, measured curves."""
+    base, back = settings["base"], settings["back"]
+    similar = likeness(base, int(back))
+    friends = friends_among(similar)
+    on = [base == curve[0] and back == curve[1] for curve in CURVES]
+    return {
+        "similar": similar,
+        "heights": [max(0.0, s) for s in similar],
+        "friends": friends,
+        "first": friends_among(likeness(1000, 1))[0],
+        "peaks": (friends + [0] * MOST)[:MOST],
+        "has": [i < len(friends) for i in range(MOST)],
+        "friendly": [k in friends for k in range(1, LONGEST + 1)],
+        "listed": ", ".join(map(str, friends)),
+        "asked": ASKED[back],
+        "on": on,
+        "unknown": not any(on),
+        "case": "measured" if any(on) else "unknown",
+        "curves": data["curves"],
+    }
+
+
+def axis(y: float, name: str) -> Drawing:
+    """Ticks below a panel."""
+    ticks = [
+        words(X + STEP * k, y + 15, str(k), "middle", font_size=11) for k in (1, 15, 32, 48, 64)
+    ]
+    return group(
+        line(X, y, X + STEP * 64.6, y),
+        *ticks,
+        words(X + STEP * 32, y + 31, name, "middle", font_size=12),
+    )
+
+
+def trained(top: float, bottom: float) -> Drawing:
+    """The part that training showed."""
+    return mark(
+        "rect", x=X + STEP * 0.5, y=top, width=STEP * 15, height=bottom - top, fill=INK,
+        fill_opacity=0.09,
+    )  # fmt: skip
+
+
+def marks() -> list[Drawing]:
+    """Above, a bar for each distance; below, the measured curves, with a line at each friend."""
+    bars = [
+        mark("rect", x=X + STEP * k - 2.1, width=4.2, y=number(f"heights.{k - 1}", -100, 156),
+             height=number(f"heights.{k - 1}", 100),
+             fill=pick(f"friendly.{k - 1}", BLUE, VERMILLION))
+        for k in range(1, LONGEST + 1)
+    ]  # fmt: skip
+    friends = [
+        group(
+            mark("line", x1=number(f"peaks.{i}", STEP, X), x2=number(f"peaks.{i}", STEP, X),
+                 y1=232, y2=368, stroke=VERMILLION, stroke_width=1.5, stroke_dasharray="4 4"),
+            mark("text", text(f"{{peaks.{i}}}"), x=number(f"peaks.{i}", STEP, X), y=48,
+                 text_anchor="middle", font_weight="bold", fill=INK),
+            visibility=shown(f"has.{i}"),
+        )
+        for i in range(MOST)
+    ]  # fmt: skip
+    curves = [
+        group(
+            mark("polyline", points=points(f"curves.{i}", -1.3, 368, x_scale=STEP,
+                                   x_offset=X + STEP * start),
+                 fill="none", stroke=colour, stroke_width=pick(f"on.{i}", "1.5", "3.5"),
+                 stroke_opacity=pick(f"on.{i}", "0.45", "1")),
+            words(X + STEP * at[0], 368 - 1.3 * at[1] - 6, name, font_size=12, fill=colour,
+                  font_weight=pick(f"on.{i}", "400", "700")),
+            **({"data_answer": ""} if (base, back) == (1000, "1") else {}),  # falls at the answer
+        )
+        for i, (base, back, start, colour, name, at) in enumerate(CURVES)
+    ]  # fmt: skip
+    return [
+        words(4, 18, text(TITLE), font_weight="bold"),
+        trained(54, 156),
+        words(X + STEP * 8, 48, "seen in training", "middle", font_size=11),
+        *bars,
+        line(X + STEP * 15.5, 81, X + STEP * 64.6, 81, stroke_dasharray="2 3"),
+        words(X - 5, 60, "1", "end", font_size=11),
+        words(X - 5, 160, "0", "end", font_size=11),
+        axis(156, "distance (tokens back)"),
+        words(4, 220, "Measured: right answers", font_weight="bold"),
+        trained(238, 368),
+        *curves,
+        *friends,
+        words(X - 5, 242, "100", "end", font_size=11),
+        words(X - 5, 372, "0 %", "end", font_size=11),
+        words(X + STEP * 40, 350, "We trained no model for this.", "middle",
+              visibility=shown("unknown")),
+        axis(368, "position (tokens)"),
+    ]  # fmt: skip
+
+
+rotary = Figure(
+    name="rotary",
+    title="Rotary's false friends",
+    description=(
+        "Above, a bar for each distance from 1 to 64: how similar it is to distance 1, for base "
+        "10,000. The bar of distance 1 is full; among the distances that training never showed, "
+        "three stand out, at 20, 39 and 58. Below, right answers by position: the curve of this "
+        "base is at 100 percent up to position 19 and falls at 20, 39 and 58, where dashed lines "
+        "come down from the three bars; the curve of base 1000 stays near 90 percent."
+    ),
+    size=(430, 402),
+    compute=compute,
+    marks=marks(),
+    says={
+        "measured": "Base {base:,}: {listed} back look like {asked} to the two fastest hands. The "
+        "measured curve falls where they come into reach.",
+        "unknown": "Base {base:,}: {listed} back look like {asked} to the two fastest hands. We "
+        "trained no model for this.",
+    },
+    table={
+        "false friends (tokens back)": "{listed}",
+        "similarity of 20 back": "{similar.19:.2f}",
+        "similarity of 32 back": "{similar.31:.2f}",
+        "similarity of 39 back": "{similar.38:.2f}",
+        "similarity of 45 back": "{similar.44:.2f}",
+        "similarity of 58 back": "{similar.57:.2f}",
+    },
+    controls=(
+        Slider(
+            "base", "Base", 10000, values=(100, 300, 1000, 3000, 10000, 30000, 100000, 1000000),
+            shown="{base:,}",
+        ),
+        Choice("back", "Asked for the token", "1", ASKED),
+    ),
+    guess=Guess(
+        "With base 10,000 the first false friend is 20 back. Where is it with base 1000?",
+        answer="first",
+        reply="You said {guess} back; it is {first}. Move the slider to 1,000 to see it.",
+        low=16,
+        high=63,
+        value=20,
+        shown="{guess} back",
+    ),
+    data={"curves": [[int(share) for share in each.split()] for each in RIGHT]},
+    examples=({"base": 1000}, {"back": "3"}, {"base": 100, "back": "3"}, {"base": 1000000}),
+)  # fmt: skip
