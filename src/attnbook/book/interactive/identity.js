@@ -5,7 +5,8 @@ attnbookFigures.compute.identity = ({ ax, ay, bx, by, kind }, { fixed, matrices 
   const S = query.map((q) => key.map((k) => dot(q, k) / Math.SQRT2));
   const selves = S.map((row, i) => row[i] >= Math.max(...row));
   return {
-    x, query, key, S, selves,
+    x, query, key, S,
+    equal: x.map(() => true),
     A: S.map((row) => softmax(row)),
     n_selves: sum(selves.map(Number)),
     case: kind,

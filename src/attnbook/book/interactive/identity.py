@@ -38,7 +38,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "key": key.tolist(),
         "S": logits.tolist(),
         "A": attention_weights(logits).tolist(),
-        "selves": selves.tolist(),
+        "equal": [True] * 4,  # what the question asks for: tokens of equal length, identity
         "n_selves": int(selves.sum()),
         "case": settings["kind"],
     }
@@ -75,8 +75,8 @@ def square(title: str, left: int, path: str, **more: Any) -> list[Drawing]:
     drawn = [words(left, 236, title, font_weight="bold")]
     for i, token in enumerate(TOKENS):
         drawn += [
-            words(left + 42 + 42 * i, 255, token, "middle"),
-            words(left + 10, 282 + 32 * i, token, "middle"),
+            words(left + 42 + 42 * i, 255, token, "middle", **more),
+            words(left + 10, 282 + 32 * i, token, "middle", **more),
         ]
         for j in range(4):
             at = {"x": left + 21 + 42 * j, "y": 261 + 32 * i, "width": 42, "height": 32}
@@ -90,7 +90,7 @@ def square(title: str, left: int, path: str, **more: Any) -> list[Drawing]:
     for i, j in ((0, 1), (1, 0)):
         drawn.append(
             mark("rect", x=left + 23 + 42 * j, y=263 + 32 * i, width=38, height=28, fill="none",
-                 stroke=INK, stroke_width=1.5, stroke_dasharray="3 2")
+                 stroke=INK, stroke_width=1.5, stroke_dasharray="3 2", **more)
         )  # fmt: skip
     return drawn
 
@@ -152,7 +152,7 @@ identity = Figure(
     guess=Guess(
         "Four tokens of equal length, and each matrix is the identity. Which of them attend most "
         "to themselves?",
-        answer="selves",
+        answer="equal",
         reply="All four do: a vector's largest dot product is that with itself.",
         options=tuple(TOKENS),
     ),
