@@ -11,4 +11,6 @@ BREAKS = [
     ("qkv-key-bias", '[effect("key", s) for s', '[effect("key", s, position=Rotary()) for s'),
     # every token sees all
     ("qkv-first-place", "q, k, v, causal=True", "q, k, v, causal=False"),
+    # queries and keys from the same matrix
+    ("qkv-figure", "torch.tensor(pair[1]).T", "torch.tensor(pair[0]).T"),
 ]  # fmt: skip
