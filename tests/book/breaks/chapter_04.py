@@ -2,7 +2,7 @@ BREAKS = [
     # T5's start without the factor folded in
     ("aw-t5", "(d_model * d_head) ** -0.5", "d_model ** -0.5"),
     # a score in which query and key are multiplied
-    ("aw-gat", "F.leaky_relu(q @ a_1 + k @ a_2, 0.2)", "F.leaky_relu((q * k) @ a_2, 0.2)"),
+    ("aw-gat", "(h @ a_1)[:, None] + h @ a_2", "(h * a_1) @ h.T"),
     # the mask before the softmax
     ("aw-leak-after", "return S.softmax(-1) * M", "return mask_before(S, M)"),
     # zeros instead of NaN

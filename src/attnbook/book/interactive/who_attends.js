@@ -1,0 +1,32 @@
+attnbookFigures.compute.who_attends = (settings, { powers, names }, { range, sum, softmax }) => {
+  const { mask, empty, cut, row, column } = settings, at = 6 * row + column;
+  const cells = (f) => range(36).map((k) => f(k, Math.floor(k / 6), k % 6));
+  const may = cells((k, i, j) => ({
+    none: true, causal: j <= i, window: j === i || j === i - 1, padding: j < 4, both: i < 4 && j < 4,
+  })[mask]);
+  const left = cells((k) => may[k] && !cut[k]);
+  const tables = range(6).map((i) => {
+    const own = left.slice(6 * i, 6 * i + 6);
+    return own.includes(true) ? softmax(own.map((on, j) => (on ? Math.log(powers[i][j]) : -Infinity)))
+      : own.map(() => (empty === "mean" ? 1 / 6 : 0));
+  });
+  const alone = range(6).map((i) => !left.slice(6 * i, 6 * i + 6).includes(true));
+  const nan = alone.map((none) => none && empty === "nan");
+  const weights = tables.flat(), edge = weights.map((a) => a > 0), largest = Math.max(...tables[row]);
+  if (mask === "padding" || mask === "both") names = [...names.slice(0, 4), "pad", "pad"];
+  return {
+    names, weights, edge, nan, largest,
+    lit: cells((k, i) => edge[k] && i === row),
+    gone: cells((k, i) => !may[k] && !cut[k] && !nan[i]),
+    crossed: cells((k, i) => cut[k] && !nan[i]),
+    mine: alone.map((_, i) => i === row),
+    sums: tables.map((each, i) => (nan[i] ? "NaN" : sum(each).toFixed(0))),
+    case: alone[row] ? empty : "some",
+    who: names[row], whom: names[column],
+    here: nan[row] ? "NaN" : weights[at],
+    why: cut[at] ? ", cut" : may[at] ? "" : ", masked",
+    most: names[tables[row].indexOf(largest)],
+    n: sum(tables[row].map((a) => a > 0)),
+    edges: sum(left),
+  };
+};
