@@ -108,8 +108,8 @@ def tables() -> list[Drawing]:
         for c in range(4):
             h, j = divmod(c, 2)
             used, reached = (
-                pick(f"used.{t}.{c}", "0.35", "1"),
-                pick(f"reached.{h}.{t}", "0.35", "1"),
+                pick(f"used.{t}.{c}", "0.4", "1"),
+                pick(f"reached.{h}.{t}", "0.4", "1"),
             )
             second = pick(f"second.{h}.{t}", BLUE, ORANGE)
             merged_second = pick(f"merged_second.{t}.{h}", BLUE, ORANGE)
