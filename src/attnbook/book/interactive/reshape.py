@@ -1,0 +1,241 @@
+"""Where view, transpose and flatten put each number, and what follows for a mask (chapter 5)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbook.attention import scaled_dot_product_attention
+from attnbook.book.figures import BLUE, GREEN, INK, ORANGE, VERMILLION
+from attnbook.book.interactive.drawing import (
+    Bound,
+    Drawing,
+    Numbers,
+    group,
+    line,
+    mark,
+    move,
+    pick,
+    text,
+    words,
+)
+from attnbook.book.interactive.figure import Choice, Figure, Grid, Guess
+
+SPLITS = {"right": "view, then transpose", "wrong": "view alone"}
+MERGES = {"right": "transpose back, flatten", "wrong": "flatten alone"}
+VERDICTS = (
+    "does not depend on it, which is right: it comes later",
+    "depends on it, as it should",
+    "depends on it, though it comes later",
+    "does not depend on it, though it should",
+)
+FILLS = ("none", GREEN, VERMILLION, "none")  # by what VERDICTS says
+
+
+def split_heads(x: Tensor, how: str) -> Tensor:
+    """(4 tokens, 4) to (2 heads, 4 tokens, 2), rightly or not."""
+    return x.view(4, 2, 2).transpose(0, 1) if how == "right" else x.view(2, 4, 2)
+
+
+def merge_heads(heads: Tensor, how: str) -> Tensor:
+    """And back."""
+    return (heads.transpose(0, 1) if how == "right" else heads).reshape(4, 4)
+
+
+def kinds(split: str, merge: str) -> Tensor:
+    """For each output of a causal attention and each token, the number of its verdict."""
+
+    def attend(x: Tensor) -> Tensor:
+        heads = split_heads(x, split)
+        return merge_heads(scaled_dot_product_attention(heads, heads, heads, causal=True), merge)
+
+    x = torch.arange(1.0, 17, dtype=torch.float64).sqrt().view(4, 4)
+    slopes: Tensor = torch.autograd.functional.jacobian(attend, x)
+    depends = slopes.abs().amax(dim=(1, 3)) > 0
+    allowed = torch.ones_like(depends).tril()
+    return torch.where(allowed, torch.where(depends, 1, 3), torch.where(depends, 2, 0))
+
+
+def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
+    """Where each number goes, which of them reach an output, and what each output depends on."""
+    split, merge, row, column = (settings[key] for key in ("split", "merge", "row", "column"))
+    names = 10 * torch.arange(4)[:, None] + torch.arange(4)
+    heads = split_heads(names, split)
+    merged = merge_heads(heads, merge)
+    kind = kinds(split, merge)
+    # The heads' rows that this output is made of, and those above them.
+    made_of = torch.isin(heads, merged[row]).all(dim=2)
+    reached = made_of.flip(1).cummax(dim=1).values.flip(1)
+    return {
+        **data,
+        "heads": heads.tolist(),
+        "second": (heads[..., 0] % 10 > 1).tolist(),
+        "merged": merged.tolist(),
+        "merged_second": (merged[:, ::2] % 10 > 1).tolist(),
+        "kind": kind.tolist(),
+        "reached": reached.tolist(),
+        "used": torch.isin(names, heads[reached]).tolist(),
+        "leaks": int((kind == 2).sum()),
+        "lost": int((kind == 3).sum()),
+        "verdict": data["verdicts"][kind[row, column]],
+        "split_wrong": int(split == "wrong"),
+        "merge_wrong": int(merge == "wrong"),
+        "case": int(split == "wrong") + 2 * int(merge == "wrong"),
+    }
+
+
+def entry(x: int, y: int, name: Bound | str, fill: Bound | str, opacity: Bound | str) -> Drawing:
+    """A number in its head's colour."""
+    cell: dict[str, Any] = {"width": 26, "height": 22, "stroke": "#888888", "fill_opacity": 0.5}
+    return group(
+        mark("rect", x=x, y=y, fill=fill, **cell),
+        words(x + 13, y + 15.5, name, "middle"),
+        opacity=opacity,
+    )
+
+
+def frame(width: float, height: float, at: Bound) -> Drawing:
+    """Round what is chosen."""
+    style: dict[str, Any] = {"fill": "none", "stroke": INK, "stroke_width": 2.5}
+    return mark("rect", width=width, height=height, transform=at, **style)
+
+
+def tables() -> list[Drawing]:
+    """Tokens, heads, outputs; what does not reach the chosen output is faint."""
+    drawn = []
+    for t in range(4):
+        y = 30 + 22 * t
+        for c in range(4):
+            h, j = divmod(c, 2)
+            used, reached = (
+                pick(f"used.{t}.{c}", "0.4", "1"),
+                pick(f"reached.{h}.{t}", "0.4", "1"),
+            )
+            second = pick(f"second.{h}.{t}", BLUE, ORANGE)
+            merged_second = pick(f"merged_second.{t}.{h}", BLUE, ORANGE)
+            drawn += [
+                entry(12 + 26 * c, y, f"{10 * t + c}", (BLUE, ORANGE)[h], used),
+                entry(156 + 66 * h + 26 * j, y, text(f"{{heads.{h}.{t}.{j}}}"), second, reached),
+                entry(324 + 26 * c, y, text(f"{{merged.{t}.{c}}}"), merged_second, "1"),
+            ]
+    for x, what in ((64, "tokens"), (182, "head 0"), (248, "head 1"), (376, "outputs")):
+        drawn.append(words(x, 20, what, "middle", font_weight="bold"))
+    for x in (150, 316):
+        drawn += [line(x - 28, 74, x, 74), line(x - 6, 69, x, 74), line(x - 6, 79, x, 74)]
+    return [
+        *drawn,
+        frame(106, 24, move("column", "column", 0, 11, 29, 22)),
+        frame(106, 24, move("row", "row", 0, 323, 29, 22)),
+        words(136, 137, pick("split_wrong", *SPLITS.values()), "middle"),
+        words(316, 137, pick("merge_wrong", *MERGES.values()), "middle"),
+    ]
+
+
+def maps() -> list[Drawing]:
+    """What each output depends on: the chosen combination large, and all four small."""
+    drawn: list[Drawing] = []
+    edge: dict[str, Any] = {"stroke": "#888888"}
+    for i in range(4):
+        drawn.append(words(66, 217 + 29 * i, f"output {i}", "end", font_size=12))
+        drawn.append(words(86.5 + 29 * i, 328, f"{i}", "middle", font_size=12))
+        for j in range(4):
+            path = f"kind.{i}.{j}"
+            x, y, sign = 72 + 29 * j, 198 + 29 * i, pick(path, "", "", "!", "×")
+            drawn += [
+                mark("rect", x=x, y=y, width=29, height=29, fill=pick(path, *FILLS), **edge,
+                     pointer_events="all", data_cell=f"{i},{j}"),
+                words(x + 14.5, y + 19.5, sign, "middle", font_weight="bold",
+                      pointer_events="none"),
+            ]  # fmt: skip
+    drawn.append(frame(25, 25, move("column", "row", 29, 74, 200, 29)))
+    drawn.append(words(130, 345, "token", "middle", font_size=12))
+    for i, split in enumerate(SPLITS):
+        drawn.append(words(302 + 76 * i, 188, f"merge {split}", "middle", font_size=12))
+        drawn.append(words(264, 230 + 66 * i, f"split {split}", "end", font_size=12))
+        for j, merge in enumerate(MERGES):
+            for at, kind in enumerate(kinds(split, merge).flatten().tolist()):
+                x, y = 276 + 76 * j + 13 * (at % 4), 200 + 66 * i + 13 * (at // 4)
+                drawn.append(mark("rect", x=x, y=y, width=13, height=13, fill=FILLS[kind], **edge))
+                if kind > 1:
+                    drawn.append(words(x + 6.5, y + 10.5, " !×"[kind - 1], "middle", font_size=11))
+    drawn.append(frame(60, 60, move("merge_wrong", "split_wrong", 76, 272, 196, 66)))
+    for x, kind, symbol, what in (
+        (12, 1, "", "as it should be"),
+        (136, 2, "!", "a later token"),
+        (250, 3, "×", "missing"),
+    ):
+        drawn += [
+            mark("rect", x=x, y=360, width=13, height=13, fill=FILLS[kind], **edge),
+            words(x + 6.5, 371, symbol, "middle", font_size=12, font_weight="bold"),
+            words(x + 19, 371, what, font_size=12),
+        ]
+    return drawn
+
+
+reshape = Figure(
+    name="reshape",
+    title="Split into heads, and back",
+    description=(
+        "Above, four tokens of four numbers become two heads with four rows of two numbers, then "
+        "four outputs. By view alone, head 0 holds tokens 0 and 1, each cut into two rows, and "
+        "head 1 tokens 2 and 3. Transposed back, output 0 holds half of token 0 and half of token "
+        "2. Below, maps of the tokens that each output depends on. Both steps right: a full lower "
+        "triangle. One of them wrong: three pairs with a later token. Both wrong: none such, but "
+        "outputs 2 and 3 have lost tokens 0 and 1."
+    ),
+    size=(440, 382),
+    compute=compute,
+    marks=[
+        *tables(),
+        words(12, 170, "What each output depends on, under a causal mask", font_weight="bold"),
+        group(*maps(), data_answer=""),
+    ],
+    says={
+        "0": "Both steps are right: each output depends on its token and those before it.",
+        "1": "The split is wrong. Future pairs that leak: {leaks} of 6. Allowed pairs that "
+        "are missing: {lost} of 10.",
+        "2": "The merge is wrong. Future pairs that leak: {leaks} of 6. Allowed pairs that "
+        "are missing: {lost} of 10.",
+        "3": "Both steps are wrong, and nothing leaks: a test of causality passes. Allowed pairs "
+        "that are missing: {lost} of 10.",
+    },
+    table={
+        "head 0": "{heads.0.0.0} {heads.0.0.1}, {heads.0.1.0} {heads.0.1.1}, "
+        "{heads.0.2.0} {heads.0.2.1}, {heads.0.3.0} {heads.0.3.1}",
+        "head 1": "{heads.1.0.0} {heads.1.0.1}, {heads.1.1.0} {heads.1.1.1}, "
+        "{heads.1.2.0} {heads.1.2.1}, {heads.1.3.0} {heads.1.3.1}",
+        "future pairs that leak, of 6": "{leaks}",
+        "allowed pairs that are missing, of 10": "{lost}",
+        "the framed pair": "output {row} and token {column}: it {verdict}",
+    },
+    controls=(
+        Choice("split", "Split", "wrong", SPLITS),
+        Choice("merge", "Merge", "right", MERGES),
+    ),
+    grid=Grid(
+        "Map of outputs and tokens; move with the arrow keys",
+        rows=4,
+        columns=4,
+        row="row",
+        column="column",
+        says="Output {row} and token {column}: it {verdict}.",
+    ),
+    guess=Guess(
+        "A test checks that no output depends on a later token. Which of these pass?",
+        answer="passes",
+        reply="Both right, and both wrong: two mistakes hide each other.",
+        options=("both right", "split wrong", "merge wrong", "both wrong"),
+    ),
+    settings={"row": 0, "column": 2},
+    data={
+        "verdicts": VERDICTS,
+        "passes": [not (kinds(s, m) == 2).any() for m in MERGES for s in SPLITS],
+    },
+    examples=(
+        {"split": "right"},
+        {"split": "right", "merge": "wrong", "row": 2, "column": 3},
+        {"merge": "wrong", "row": 3, "column": 0},
+        {"row": 3, "column": 1},
+        {"split": "right", "merge": "wrong", "row": 1, "column": 2},
+    ),
+)
