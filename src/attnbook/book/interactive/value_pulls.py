@@ -156,12 +156,15 @@ value_pulls = Figure(
     controls=(
         *(
             slider
-            for j, (x, y, e) in zip(SINGLE, START, strict=True)
+            for j, (x, y, _) in zip(SINGLE, START, strict=True)
             for slider in (
                 Slider(f"x{j}", f"v{'₁₂₃'[int(j) - 1]} across", x, low=-2.6, high=2.6, step=0.1),
-                Slider(f"y{j}", "up", y, low=-1.4, high=4.2, step=0.1),
-                Slider(f"e{j}", "e^logit", e, low=0, high=10, step=0.5),
+                Slider(f"y{j}", f"v{'₁₂₃'[int(j) - 1]} up", y, low=-1.4, high=4.2, step=0.1),
             )
+        ),
+        *(
+            Slider(f"e{j}", f"e^logit {j}", e, low=0, high=10, step=0.5)
+            for j, (_, _, e) in zip(SINGLE, START, strict=True)
         ),
         Slider("angle", "Wanted direction", 90, low=-180, high=180, step=5, shown="{angle}°"),
     ),
