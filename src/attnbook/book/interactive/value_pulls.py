@@ -87,7 +87,7 @@ def marks() -> list[Drawing]:
     ]  # fmt: skip
     discs = [
         group(mark("circle", r=number(f"radii.{j}"), fill=colour, stroke=INK, stroke_width=1),
-              words(0, -19, f"v{'₁₂₃'[j]}", "middle"), transform=at(f"values.{j}"),
+              words(12, -12, f"v{'₁₂₃'[j]}"), transform=at(f"values.{j}"),
               data_handle=f"v{SINGLE[j]}")
         for j, colour in enumerate(COLOURS)
     ]  # fmt: skip
@@ -166,7 +166,7 @@ value_pulls = Figure(
             Slider(f"e{j}", f"e^logit {j}", e, low=0, high=10, step=0.5)
             for j, (_, _, e) in zip(SINGLE, START, strict=True)
         ),
-        Slider("angle", "Wanted direction", 90, low=-180, high=180, step=5, shown="{angle}°"),
+        Slider("angle", "Wanted", 90, low=-180, high=180, step=5, shown="{angle}°"),
     ),
     handles=[Handle(f"v{j}", f"x{j}", f"y{j}", SCALE, ACROSS, DOWN) for j in SINGLE],
     guess=Guess(
