@@ -161,7 +161,10 @@ def marks() -> list[Drawing]:
         words(46, 36, "8", "end"),
         words(46, 90, "0", "end"),
         line(X - 4, 86, 424, 86),
-        mark("line", x1=here, x2=here, y1=26, y2=222, stroke=ORANGE, stroke_width=2),
+        *(
+            mark("line", x1=here, x2=here, y1=top, y2=bottom, stroke=ORANGE, stroke_width=2)
+            for top, bottom in ((26, 86), (124, 222))
+        ),
         mark("polyline", points=points("keys", -6.75, 86, **by_size), fill="none",
              stroke=BLUE, stroke_width=2),
         mark("circle", cx=here, cy=number("keys_here", -6.75, 86), r=5, fill=ORANGE),
@@ -185,21 +188,21 @@ def marks() -> list[Drawing]:
         words(240, 256, "size of W_Q and W_K, times Xavier", "middle"),
         words(8, 284, "Their loss at this size", font_weight="bold"),
         words(428, 284, text("{n_done} of 8 learn"), "end", data_answer=""),
-        mark("rect", x=number("usual_first", PER_STEP, LEFT), y=294, height=76, fill=INK,
+        mark("rect", x=number("usual_first", PER_STEP, LEFT), y=300, height=70, fill=INK,
              width=number("usual_span", PER_STEP), fill_opacity=0.1, data_answer=""),
         words(428, 306, "grey: where Xavier's size learns", "end", data_answer=""),
-        words(46, 303, "2", "end"),
+        words(46, 311, "2", "end"),
         words(46, 374, "0", "end"),
         line(LEFT - 4, 370, 424, 370),
         group(
             *(
-                mark("polyline", points=points(f"curves.{i}", -36, 370, xs=f"times.{i}",
+                mark("polyline", points=points(f"curves.{i}", -32, 370, xs=f"times.{i}",
                      x_scale=PER_STEP, x_offset=LEFT), stroke=colour(i), **thin)
                 for i in range(MODELS)
             ),
             *(
                 mark("circle", cx=number(f"steps.{i}", PER_STEP, LEFT), r=3.6, fill=BLUE,
-                     cy=number(f"last.{i}", -36, 370), visibility=shown(f"done.{i}"))
+                     cy=number(f"last.{i}", -32, 370), visibility=shown(f"done.{i}"))
                 for i in range(MODELS)
             ),
             data_answer="",
