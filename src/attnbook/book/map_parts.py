@@ -93,7 +93,7 @@ PARTS = {
         FIVE, "merging-what-w-o-does"),
     "out": Part("W_O", "W_O", WIDTH, "merged heads · W_O", GLOROT, FIVE, "merging-what-w-o-does"),
     "initial": Part("initial W", "initial", "", "how the four matrices are drawn", GLOROT,
-        SEVEN, "twelve-starts", "random"),
+        SEVEN, "twelve-initializations", "random"),
     "library": Part("libraries", "library", "", "what each library does by default", "differs",
         LIBRARIES, "at-a-glance", "defaults"),
 }
