@@ -189,7 +189,8 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
     for name in UNUSED:
         path = static / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for path in [*static.glob("*.js"), *static.glob("scripts/*.js")]:
+    scripts = ("*.js", "scripts/*.js", "interactive/figures.js")
+    for path in (path for each in scripts for path in static.glob(each)):
         used.update(re.findall(r"[\w-]+", path.read_text(encoding="utf-8")))
     if styles := getattr(app, "attnbook_styles", None):
         joined = "\n".join(path.read_text(encoding="utf-8") for path in styles)

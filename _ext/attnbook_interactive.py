@@ -1,0 +1,71 @@
+"""Figures that move: what ``attnbook.book.interactive`` drew gets its controls and its script."""
+
+import json
+import re
+import shutil
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+from attnbook.book.interactive.figure import HERE, element, script
+from attnbook_pages import themed_svg
+
+FOLDER = "interactive"  # below _static
+STYLE = f"{FOLDER}/figures.css"
+SCRIPT = f"{FOLDER}/figures.js"
+
+
+def write_files(app: Sphinx) -> None:
+    """Put scripts and styles where pages that have a figure look for them."""
+    if app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "_static" / FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "figures.js").write_text(script(), "utf-8")
+    for name in ("figures.css", "d3.min.js", "d3.LICENSE.txt"):
+        shutil.copy(HERE / name, target)
+
+
+def insert(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Replace the picture of each figure by its element."""
+    if app.builder.format != "html":
+        return
+    for image in list(doctree.findall(nodes.image)):
+        if not image["uri"].endswith(".svg"):
+            continue
+        svg = (Path(app.srcdir) / image["uri"]).read_text("utf-8")
+        if "data-interactive=" not in svg:
+            continue
+        found = re.search(r"(?s)<metadata>(.*?)</metadata>", svg)
+        assert found, f"{image['uri']} has no metadata"
+        recipe = json.loads(unescape(found[1]))
+        svg = re.sub(r"(?s)<title>.*?</title>", "", svg)  # a tooltip over the whole drawing
+        drawn = themed_svg(svg, recipe["title"])
+        describes = f"{recipe['name']}-description"
+        drawn = drawn.replace("<desc>", f'<desc id="{describes}">').replace(
+            f'aria-label="{escape(recipe["title"])}"',
+            f'aria-label="{escape(recipe["title"])}" aria-describedby="{describes}"',
+            1,
+        )
+        doctree.attnbook_interactive = True  # type: ignore[attr-defined]
+        image.replace_self(nodes.raw("", element(drawn, recipe), format="html"))
+
+
+def load(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load the script on pages that have a figure."""
+    if getattr(doctree, "attnbook_interactive", False):
+        app.add_js_file(SCRIPT, loading_method="defer")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything."""
+    app.add_css_file(STYLE)
+    app.connect("builder-inited", write_files)
+    app.connect("doctree-resolved", insert, priority=400)  # before figures are put into the page
+    app.connect("html-page-context", load)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

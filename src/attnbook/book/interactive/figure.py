@@ -1,0 +1,276 @@
+"""A figure with controls, its SVG, and its element of a page."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from attnbook.book.figures import INK, PAPER
+from attnbook.book.interactive.drawing import Drawing, Numbers, fill, group, mark
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number from ``low`` to ``high``, or one of ``values``; ``shown`` is what stands beside it."""
+
+    name: str
+    label: str
+    value: float
+    low: float = 0
+    high: float = 1
+    step: float = 0.01
+    values: Sequence[float] = ()
+    shown: str = ""
+
+    def html(self, figure: str) -> str:
+        """A native range, with its output."""
+        low, high, step, at = self.low, self.high, self.step, self.value
+        if self.values:
+            low, high, step, at = 0, len(self.values) - 1, 1, list(self.values).index(self.value)
+        said = escape(fill(self.shown or f"{{{self.name}}}", {self.name: self.value}))
+        return (
+            f'<label>{escape(self.label)} <input type="range" name="{self.name}" min="{low:g}" '
+            f'max="{high:g}" step="{step:g}" value="{at:g}" aria-valuetext="{said}"> '
+            f"<output>{said}</output></label>"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several ``options``: name -> its words."""
+
+    name: str
+    label: str
+    value: str
+    options: Mapping[str, str]
+
+    def html(self, figure: str) -> str:
+        """A native list."""
+        options = "".join(
+            f'<option value="{escape(key)}"{" selected" * (key == self.value)}>{escape(words)}</option>'
+            for key, words in self.options.items()
+        )
+        return f'<label>{escape(self.label)} <select name="{self.name}">{options}</select></label>'
+
+
+@dataclass(frozen=True)
+class Switch:
+    """On or off."""
+
+    name: str
+    label: str
+    value: bool = False
+
+    def html(self, figure: str) -> str:
+        """A button that stays pressed."""
+        return (
+            f'<button type="button" name="{self.name}" aria-pressed="{str(self.value).lower()}">'
+            f"{escape(self.label)}</button>"
+        )
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A mark that is dragged: it sets two sliders, which are there for those who don't drag.
+
+    The point (``x``, ``y``) of the plane lies at ``dx + scale * x``, ``dy - scale * y`` of the
+    drawing; the mark has ``data_handle=name``.
+    """
+
+    name: str
+    x: str
+    y: str
+    scale: float
+    dx: float
+    dy: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells to walk through with the arrow keys, to point at, and to switch on and off.
+
+    The cell at ``row``, ``column`` (two settings) is said in words by ``says``. Cells are marks with
+    ``data_cell="row,column"``. A click, Enter or Space turns the Boolean at
+    ``settings[toggles][row * columns + column]``.
+    """
+
+    label: str
+    rows: int
+    columns: int
+    row: str
+    column: str
+    says: str
+    toggles: str = ""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A question before the figure shows its answer.
+
+    With ``options`` the reader marks those that ``answer``, a list of Booleans, is true for; else
+    ``answer`` is a number from ``low`` to ``high``. Marks with ``data_answer=""`` and the sentence
+    are hidden until then. ``reply`` is said with ``{guess}``.
+    """
+
+    question: str
+    answer: str
+    reply: str
+    low: float = 0
+    high: float = 100
+    step: float = 1
+    value: float = 50
+    shown: str = "{guess} %"
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a figure shows, and how.
+
+    Args:
+        name: of its files, ``name.py`` and ``name.js``.
+        title: what it is, a few words.
+        description: what its default state shows, for those who don't see it.
+        size: width and height of the drawing.
+        compute: ``compute(settings, data)`` gives its numbers, with ``attnbook``; plain floats,
+            integers, Booleans, texts and lists of them.
+        marks: what is drawn, see :func:`~attnbook.book.interactive.drawing.mark`.
+        says: a sentence with numbers, below the figure; or several, by the number ``case``.
+        table: rows of the table of numbers: what it is -> a text with numbers.
+        controls: sliders, choices, switches.
+        handles: what can be dragged.
+        settings: further settings, without a control of their own (of a grid).
+        data: what is known beforehand: measured curves, drawn numbers; at most 50 KB.
+        examples: settings under which the tests compare ``name.js`` with ``compute``.
+    """
+
+    name: str
+    title: str
+    description: str
+    size: tuple[int, int]
+    compute: Callable[[Numbers, Numbers], Numbers]
+    marks: Sequence[Drawing]
+    says: str | Mapping[str, str]
+    table: Mapping[str, str]
+    controls: Sequence[Slider | Choice | Switch]
+    handles: Sequence[Handle] = ()
+    grid: Grid | None = None
+    guess: Guess | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    examples: Sequence[Mapping[str, Any]] = ()
+
+    def with_data(self, **data: Any) -> "Figure":
+        """The same figure with numbers that a chapter measured."""
+        return replace(self, data={**self.data, **data})
+
+    def numbers(self, **settings: Any) -> dict[str, Any]:
+        """All numbers under these settings (the others as by default), the settings among them."""
+        chosen = {control.name: control.value for control in self.controls} | {**self.settings}
+        if unknown := sorted(settings.keys() - chosen.keys()):
+            raise TypeError(f"no setting is called {unknown[0]!r}; there are {', '.join(chosen)}")
+        chosen |= settings
+        return {**chosen, **self.compute(chosen, self.data)}
+
+    def svg(self, **settings: Any) -> str:
+        """The drawing."""
+        numbers, (width, height) = self.numbers(**settings), self.size
+        drawn = group(*self.marks)(numbers)
+        ground = mark("rect", width=width, height=height, fill=PAPER)({})
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" data-interactive="{self.name}" '
+            f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" style="max-width:{1.3 * width:.0f}px" '
+            f'font-family="sans-serif" font-size="13" fill="{INK}">'
+            f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
+            f"<metadata>{escape(json.dumps(self.recipe(), ensure_ascii=False), quote=False)}"
+            f"</metadata>{ground}{drawn}</svg>"
+        )
+
+    def recipe(self) -> dict[str, Any]:
+        """What the page adds to the drawing, and the script needs."""
+        numbers = self.numbers()
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "controls": "".join(control.html(self.name) for control in self.controls),
+            "values": {
+                control.name: list(control.values)
+                for control in self.controls
+                if isinstance(control, Slider) and control.values
+            },
+            "shown": {
+                control.name: control.shown or f"{{{control.name}}}"
+                for control in self.controls
+                if isinstance(control, Slider)
+            },
+            "settings": {key: numbers[key] for key in self._settings()},
+            "says": self.says if isinstance(self.says, str) else dict(self.says),
+            "said": self.sentence(numbers),
+            "table": [[what, value, fill(value, numbers)] for what, value in self.table.items()],
+            "handles": [asdict(handle) for handle in self.handles],
+            "grid": self.grid and asdict(self.grid),
+            "guess": self.guess and asdict(self.guess),
+            "data": dict(self.data),
+        }
+
+    def _settings(self) -> list[str]:
+        return [control.name for control in self.controls] + list(self.settings)
+
+    def sentence(self, numbers: Numbers) -> str:
+        """What the figure says, with its numbers."""
+        says = self.says if isinstance(self.says, str) else self.says[str(numbers["case"])]
+        return fill(says, numbers)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _repr_html_(self) -> str | None:
+        """Where a reader runs the notebook: the figure with its controls and scripts."""
+        if not os.environ.keys() & {"JPY_SESSION_NAME", "COLAB_RELEASE_TAG"}:
+            return None  # the page's own extension adds them
+        style = (HERE / "figures.css").read_text("utf-8")
+        d3 = f"((define, module, exports) => {{{(HERE / 'd3.min.js').read_text('utf-8')}}})()"
+        svg = self.svg().replace("<svg ", f'<svg role="img" aria-label="{escape(self.title)}" ', 1)
+        return (
+            f"<style>{style}</style>{element(svg, self.recipe())}<script>{d3}\n{script()}</script>"
+        )
+
+
+def element(svg: str, recipe: Mapping[str, Any]) -> str:
+    """A figure's element of a page: drawing, sentence, controls, table, and what the script needs.
+
+    Args:
+        svg: the drawing as it stands in the page.
+        recipe: from the drawing's metadata.
+    """
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(what)}</th><td>{escape(value)}</td></tr>"
+        for what, _, value in recipe["table"]
+    )
+    needed = ("name", "values", "shown", "settings", "says", "table", "handles", "grid", "guess")
+    needs = {key: recipe[key] for key in (*needed, "data")}
+    needs["table"] = [value for _, value, _ in recipe["table"]]
+    packed = json.dumps(needs, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    name = escape(recipe["name"])
+    return (
+        f'<div class="interactive" data-figure="{name}">{svg}'
+        f'<p class="said" role="status">{escape(recipe["said"])}</p>'
+        f'<form class="controls" aria-label="{escape(recipe["title"])}: controls">'
+        f"{recipe['controls']}</form>"
+        f"<details class='numbers'><summary>The numbers of this figure</summary>"
+        f"<table><tbody>{rows}</tbody></table></details>"
+        f'<script type="application/json">{packed}</script></div>'
+    )
+
+
+def script() -> str:
+    """The one script of all figures."""
+    files = sorted(HERE.glob("*.js"))
+    own = [path for path in files if path.name not in ("d3.min.js", "figures.js")]
+    return "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])

@@ -1,0 +1,273 @@
+// Figures that move. Python drew the default state and wrote beside each mark, as data-bind, how its
+// attributes follow from the figure's numbers; here the numbers are computed again, by the figure's
+// own file, when a control moves.
+(() => {
+  "use strict";
+  const lists = {
+    range: (n) => Array.from({ length: n }, (_, i) => i),
+    sum: (xs) => xs.reduce((a, b) => a + b, 0),
+    dot: (a, b) => a.reduce((total, x, i) => total + x * b[i], 0),
+    softmax: (logits) => {
+      const most = Math.max(...logits.filter((s) => s > -Infinity));
+      const powers = logits.map((s) => Math.exp(s - most));
+      const total = powers.reduce((a, b) => a + b, 0);
+      return powers.map((p) => p / total);
+    },
+  };
+  // Figure -> (settings, data, lists) => numbers.
+  const compute = {};
+  const source = document.currentScript?.src;
+
+  const lookUp = (path, numbers) => path.split(".").reduce((at, key) => at[key], numbers);
+  const formatted = (value, spec) => {
+    if (typeof value !== "number") return value === true ? "True" : value === false ? "False" : String(value);
+    if (Number.isNaN(value)) return "NaN";
+    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+    if (!spec) return d3.format("~g")(+value.toPrecision(6)).replace("-", "−");
+    return d3.format(spec === "," ? ",.0f" : spec)(value).replace("-", "−");
+  };
+  const fill = (template, numbers) =>
+    template.replace(/\{([\w.]+)(?::([^}]*))?\}/g, (_, path, spec) => formatted(lookUp(path, numbers), spec));
+  const round = (x) => String(Math.round(x * 100) / 100 || 0);
+  const number = (numbers, path, scale, offset) => round(offset + scale * lookUp(path, numbers));
+  const kinds = {
+    number,
+    text: (numbers, template) => fill(template, numbers),
+    pick: (numbers, path, ...options) => options[Number(lookUp(path, numbers))],
+    points: (numbers, ys, scale, offset, xs, xScale, xOffset) => {
+      const across = xs && lookUp(xs, numbers);
+      return lookUp(ys, numbers)
+        .map((y, i) => Number.isFinite(y) &&
+          `${round(xOffset + xScale * (across ? across[i] : i))},${round(offset + scale * y)}`)
+        .filter(Boolean).join(" ");
+    },
+    arrow: (numbers, x0, y0, x1, y1, scale, x, y, width) => {
+      const at = (path) => (path ? lookUp(path, numbers) : 0);
+      const ax = x + scale * at(x0), ay = y - scale * at(y0);
+      const bx = x + scale * at(x1), by = y - scale * at(y1);
+      const length = Math.hypot(bx - ax, by - ay);
+      const [ux, uy] = length ? [(bx - ax) / length, (by - ay) / length] : [1, 0];
+      const head = Math.min(4 * width + 2, length);
+      const half = width / 2, wing = Math.min(1.7 * width + 1, head);
+      const outline = [[0, half], [length - head, half], [length - head, wing], [length, 0]];
+      for (const i of [2, 1, 0]) outline.push([outline[i][0], -outline[i][1]]);
+      return outline
+        .map(([p, q]) => `${round(ax + ux * p - uy * q)},${round(ay + uy * p + ux * q)}`).join(" ");
+    },
+    move: (numbers, x, y, scale, dx, dy, yScale, angle) =>
+      `translate(${number(numbers, x, scale, dx)} ${number(numbers, y, yScale, dy)})` +
+      (angle ? ` rotate(${round(lookUp(angle, numbers))})` : ""),
+  };
+
+  const enhance = (box) => {
+    const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
+    const svg = box.querySelector("svg"), form = box.querySelector(".controls");
+    const said = box.querySelector(".said"), settings = needs.settings;
+    const bound = d3.select(svg).selectAll("[data-bind]")
+      .datum(function () { return JSON.parse(this.dataset.bind); });
+    const cells = [...box.querySelectorAll(".numbers td")];
+    let numbers, asking = false;
+
+    const sentence = () =>
+      fill(typeof needs.says === "string" ? needs.says : needs.says[numbers.case], numbers);
+    const draw = () => {
+      numbers = { ...settings, ...compute[needs.name](settings, needs.data, lists) };
+      bound.each(function (bindings) {
+        for (const [name, kind, ...rest] of bindings) {
+          const value = kinds[kind](numbers, ...rest);
+          if (!name) {
+            if (this.textContent !== value) this.textContent = value;
+          } else if (this.getAttribute(name) !== value) this.setAttribute(name, value);
+        }
+      });
+      const now = sentence();
+      if (!asking && said.textContent !== now) said.textContent = now;
+      cells.forEach((cell, i) => { cell.textContent = fill(needs.table[i], numbers); });
+    };
+    let asked = 0;
+    const redraw = () => { asked ||= requestAnimationFrame(() => { asked = 0; draw(); }); };
+
+    // Controls.
+    const say = (input) => {
+      const text = fill(needs.shown[input.name], settings);
+      input.nextElementSibling.textContent = text;
+      input.setAttribute("aria-valuetext", text);
+    };
+    const set = (name, value) => {
+      settings[name] = value;
+      const input = form.elements[name];
+      if (input?.type === "range") {
+        input.value = needs.values[name] ? needs.values[name].indexOf(value) : value;
+        say(input);
+      }
+    };
+    form.addEventListener("input", ({ target }) => {
+      if (!(target.name in settings)) return;
+      const listed = needs.values[target.name];
+      if (target.type !== "range") settings[target.name] = target.value;
+      else settings[target.name] = listed ? listed[+target.value] : +target.value;
+      if (target.type === "range") say(target);
+      redraw();
+    });
+    form.addEventListener("click", ({ target }) => {
+      const button = target.closest("button[aria-pressed]");
+      if (!button) return;
+      settings[button.name] = !settings[button.name];
+      button.setAttribute("aria-pressed", settings[button.name]);
+      redraw();
+    });
+    form.addEventListener("submit", (event) => event.preventDefault());
+
+    // What can be dragged moves its sliders.
+    for (const { name, x, y, scale, dx, dy } of needs.handles) {
+      const clamp = (input, value) => {
+        const { min, max, step } = form.elements[input];
+        const stepped = Math.round((value - min) / step) * step + +min;
+        return +Math.min(max, Math.max(min, stepped)).toFixed(6);
+      };
+      d3.select(svg).selectAll(`[data-handle="${name}"]`).style("cursor", "grab").style("touch-action", "none")
+        .call(d3.drag().container(svg).on("drag", (event) => {
+          set(x, clamp(x, (event.x - dx) / scale));
+          if (y) set(y, clamp(y, (dy - event.y) / scale));
+          redraw();
+        }).subject(() => ({ x: dx + scale * settings[x], y: dy - scale * (y ? settings[y] : 0) })));
+    }
+
+    // Cells: point at one, walk with the arrow keys, switch.
+    const grid = needs.grid;
+    if (grid) {
+      const live = document.createElement("p");
+      live.className = "spoken";
+      live.setAttribute("role", "status");
+      const area = document.createElement("div");
+      area.className = "cells";
+      area.tabIndex = 0;
+      area.setAttribute("role", "group");
+      area.setAttribute("aria-label", grid.label);
+      svg.replaceWith(area);
+      area.append(svg);
+      area.after(live);
+      const go = (row, column) => {
+        settings[grid.row] = row;
+        settings[grid.column] = column;
+        draw();
+        live.textContent = fill(grid.says, numbers);
+      };
+      const turn = () => {
+        if (!grid.toggles) return;
+        const at = settings[grid.row] * grid.columns + settings[grid.column];
+        settings[grid.toggles] = settings[grid.toggles].map((on, i) => (i === at ? !on : on));
+        go(settings[grid.row], settings[grid.column]);
+      };
+      const under = (event) => event.target.closest?.("[data-cell]")?.dataset.cell.split(",").map(Number);
+      svg.addEventListener("pointerover", (event) => {
+        const cell = event.pointerType === "mouse" && under(event);
+        if (cell) go(...cell);
+      });
+      svg.addEventListener("click", (event) => {
+        const cell = under(event);
+        if (!cell) return;
+        go(...cell);
+        turn();
+      });
+      area.addEventListener("keydown", (event) => {
+        const row = Math.max(0, settings[grid.row]), column = Math.max(0, settings[grid.column]);
+        const to = {
+          ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
+          ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
+          Home: [row, 0], End: [row, grid.columns - 1],
+        }[event.key];
+        if (to) go(Math.min(grid.rows - 1, Math.max(0, to[0])), Math.min(grid.columns - 1, Math.max(0, to[1])));
+        else if (event.key === "Enter" || event.key === " ") turn();
+        else return;
+        event.preventDefault();
+      });
+    }
+
+    // A question first.
+    const guess = needs.guess;
+    if (guess) {
+      asking = true;
+      box.classList.add("asking");
+      const ask = document.createElement("form");
+      ask.className = "guess";
+      const legend = document.createElement("p");
+      legend.id = `${needs.name}-question`;
+      legend.textContent = guess.question;
+      ask.setAttribute("aria-labelledby", legend.id);
+      ask.append(legend);
+      const own = () => +ask.elements.guess.value;
+      if (guess.options.length) {
+        for (const option of guess.options) {
+          const label = document.createElement("label"), input = document.createElement("input");
+          input.type = "checkbox";
+          label.append(input, ` ${option}`);
+          ask.append(label);
+        }
+      } else {
+        const input = document.createElement("input"), output = document.createElement("output");
+        Object.assign(input, { type: "range", name: "guess", min: guess.low, max: guess.high, step: guess.step });
+        input.value = guess.value;
+        input.setAttribute("aria-labelledby", legend.id);
+        const label = () => { output.textContent = fill(guess.shown, { guess: own() }); };
+        input.addEventListener("input", label);
+        ask.append(input, output);
+        label();
+      }
+      const button = document.createElement("button");
+      button.textContent = "Show the answer";
+      ask.append(button);
+      ask.addEventListener("submit", (event) => {
+        event.preventDefault();
+        draw();
+        const answer = lookUp(guess.answer, numbers);
+        let reply;
+        if (guess.options.length) {
+          const wrong = [...ask.querySelectorAll("input")]
+            .filter((input, i) => input.checked !== Boolean(answer[i])).length;
+          reply = `${wrong ? `${answer.length - wrong} of ${answer.length} right.` : "All right."} `;
+          reply += fill(guess.reply, numbers);
+        } else reply = fill(guess.reply, { ...numbers, guess: own() });
+        asking = false;
+        box.classList.remove("asking");
+        legend.textContent = reply;
+        legend.tabIndex = -1;
+        ask.replaceChildren(legend);
+        ask.setAttribute("role", "status");
+        draw();
+        said.textContent = sentence();
+        legend.focus({ preventScroll: true });
+      });
+      svg.closest(".cells, .interactive > svg").before(ask);
+      said.textContent = "";
+    }
+    draw();
+    box.dataset.live = "";
+  };
+
+  // D3 is fetched when the first figure comes near.
+  let loading;
+  const load = () => {
+    loading ??= window.d3 ? Promise.resolve() : new Promise((resolve, reject) => {
+      const tag = document.createElement("script");
+      tag.src = source.replace(/[^/]*$/, "d3.min.js");
+      tag.onload = resolve;
+      tag.onerror = reject;
+      document.head.append(tag);
+    });
+    return loading;
+  };
+  const start = () => {
+    const near = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting || "live" in target.dataset) continue;
+        near.unobserve(target);
+        load().then(() => "live" in target.dataset || enhance(target));
+      }
+    }, { rootMargin: "600px" });
+    document.querySelectorAll(".interactive:not([data-live])").forEach((box) => near.observe(box));
+  };
+  window.attnbookFigures = { compute, lists, fill };
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else setTimeout(start);
+})();
