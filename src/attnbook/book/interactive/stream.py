@@ -121,17 +121,17 @@ def panel(what: int, scale: float, low: float, places: str) -> list[Drawing]:
     ):
         style = {"stroke": colour, "stroke_dasharray": dash, "fill": "none",
                  "stroke_width": pick(f"chosen.{i}", "1.6", "3.4")}  # fmt: skip
-        heights = points(f"runs.{i}.{what}", -scale, low, x_scale=5.2, x_offset=36)
+        heights = points(f"runs.{i}.{what}", -scale, low, x_scale=5, x_offset=36)
         lines.append(mark("polyline", points=heights, **style))
         dots += [
-            mark("circle", cx=36 + 5.2 * depth, cy=number(f"dots.{i}.{what}.{j}", -scale, low),
+            mark("circle", cx=36 + 5 * depth, cy=number(f"dots.{i}.{what}.{j}", -scale, low),
                  r=3.6, fill=colour, visibility=shown(f"seen.{i}.{what}.{j}"))
             for j, depth in enumerate(DEPTHS)
         ]  # fmt: skip
         y = low - 100 + 26 * i
-        values.append(mark("line", x1=300, y1=y - 4, x2=320, y2=y - 4, **style))
+        values.append(mark("line", x1=287, y1=y - 4, x2=306, y2=y - 4, **style))
         said = text(f"{label}: {{ends.{i}.{what}:{places}}}")
-        values.append(words(325, y, said, font_weight=pick(f"chosen.{i}", "normal", "bold")))
+        values.append(words(311, y, said, font_weight=pick(f"chosen.{i}", "normal", "bold")))
     return [group(*lines, *dots, *values, data_answer="")]
 
 
@@ -140,13 +140,13 @@ def marks() -> list[Drawing]:
     drawn = [
         words(8, 16, "Variance of the stream", font_weight="bold"),
         words(8, 196, "Mean cosine of two tokens", font_weight="bold"),
-        words(161, 362, "blocks", "middle"),
+        words(156, 362, "blocks", "middle"),
     ]
     for low, scale, ticks in ((166, 140 / 60, (0, 20, 40, 60)), (322, 110, (0, 0.5, 1))):
-        drawn += [line(36, low, 288, low), line(36, low, 36, low - scale * ticks[-1])]
+        drawn += [line(36, low, 280, low), line(36, low, 36, low - scale * ticks[-1])]
         for tick in ticks:
             drawn.append(words(31, low + 4 - scale * tick, f"{tick:g}", "end"))
-    drawn += [words(36 + 5.2 * n, 342, f"{n}", "middle") for n in (0, 12, 24, 36, 48)]
+    drawn += [words(36 + 5 * n, 342, f"{n}", "middle") for n in (0, 12, 24, 36, 48)]
     return [*drawn, *panel(0, 140 / 60, 166, ".1f"), *panel(1, 110, 322, ".2f")]
 
 
