@@ -1,4 +1,4 @@
-"""The map in the pages: where ``{map}`` stands, and small below "In short" of each chapter."""
+"""The map in the pages: where ``{map}`` stands, and small where a chapter's introduction ends."""
 
 from collections.abc import Callable, Collection
 from html import escape
@@ -11,8 +11,9 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.book.map import draw, in_html
+from attnbook.book.map import about, draw, in_html
 from attnbook.book.map_parts import HERE, PARTS, Part
+from attnbook_interactive import SCRIPT
 
 logger = logging.getLogger(__name__)
 LABEL = "the-map"
@@ -43,13 +44,15 @@ class Map(SphinxDirective):
 
 
 def insert(app: Sphinx, doctree: nodes.document) -> None:
-    """Put the small map below "In short"."""
+    """Put the small map where the introduction of a chapter ends: its picture comes first."""
     name = app.env.docname.rpartition("/")[2]
     if name not in HERE:
         return
     for box in doctree.findall(nodes.admonition):
         if box[0].astext() == "In short" and box.parent is not None:
-            box.parent.insert(box.parent.index(box) + 1, map_node(here=HERE[name], small=True))
+            parts = box.parent.children
+            end = next(i for i, part in enumerate(parts) if isinstance(part, nodes.section))
+            box.parent.insert(end, map_node(here=HERE[name], small=True))
             app.env.attnbook_has_map = True  # type: ignore[attr-defined]
             return
 
@@ -92,10 +95,34 @@ def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str
     drawn = draw("wide", href, here) + draw("narrow", href, here)
     return (
         f'<figure class="attention-map"{label}>{drawn}'
-        f"<figcaption>{CAPTION}</figcaption>"
+        f"<figcaption>{CAPTION}</figcaption>{controls()}"
         "<details><summary>The parts in words: formula, shape, initialization</summary>"
         f"<ul>{items}</ul></details></figure>\n"
     )
+
+
+def controls() -> str:
+    """For the script: a part to choose, and the direction."""
+    options = "".join(
+        f'<option value="{name}" data-back="Backward through {escape(part.label)}: '
+        f'{escape(part.back)}" data-says="{escape(about(part))}">{escape(part.label)}</option>'
+        for name, part in PARTS.items()
+    )
+    return (
+        '<form class="controls" aria-label="Map: controls">'
+        f"<label>Part <select><option>choose, or point at a box</option>{options}</select></label>"
+        '<button type="button" aria-pressed="false">backward pass</button></form>'
+        '<p class="said" role="status"></p>'
+    )
+
+
+def load(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load the script on pages with a whole map."""
+    maps = doctree.findall(map_node) if doctree is not None else ()
+    if any(not each["small"] for each in maps):
+        app.add_js_file(SCRIPT, loading_method="defer")
 
 
 def small(href: Callable[[Part], str], here: Collection[str], whole: str) -> str:
@@ -128,4 +155,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("map", Map)
     app.connect("doctree-read", insert)
     app.connect("env-check-consistency", check_anchors)
+    app.connect("html-page-context", load)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -30,6 +30,7 @@ addEventListener("DOMContentLoaded", () => {
     if (!target) return;
     for (let each = target; each; each = each.parentElement)
       if (each.tagName === "DETAILS") each.open = true;
+    for (const fold of target.querySelectorAll(":scope > details.more")) fold.open = true;
     target.scrollIntoView();
     if (!target.matches("details.claim") || history.length < 2) return;
     back = document.createElement("button");

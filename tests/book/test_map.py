@@ -1,19 +1,22 @@
 """The map is true: followed arrow by arrow it computes what the package computes."""
 
 import math
+import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML
+from playwright.sync_api import expect
 from torch import Tensor
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.attention import attention_logits
-from attnbook.book.map import draw
-from attnbook.book.map_parts import HERE, LAYOUTS, PARTS, Part, arrows, part_of
+from attnbook.book.map import about, draw
+from attnbook.book.map_parts import BACK, HERE, LAYOUTS, PARTS, Part, arrows, part_of
 from attnbook.masks import causal_mask
 
 SIZES = {"tokens": 5, "d_model": 12, "heads": 3, "d_k": 4, "vocab": 17}
@@ -162,12 +165,50 @@ def test_the_drawing_is_described_and_each_box_is_a_named_link(size, here):
 
 
 @pytest.mark.parametrize("chapter", [path.stem for path in CHAPTERS if path.stem in HERE])
-def test_a_chapters_map_follows_in_short_and_lights_its_parts(chapter):
+def test_a_chapters_map_ends_its_introduction_and_lights_its_parts(chapter):
     page = BeautifulSoup((HTML / "chapters" / f"{chapter}.html").read_text("utf-8"), "html.parser")
     (map_,) = page.select("figure.attention-map")
-    assert map_.find_previous_sibling().select_one(".admonition-title").text == "In short"
+    assert map_.find_next_sibling().name == "section"
+    assert "In short" in [title.text for title in map_.find_all_previous(class_="admonition-title")]
     lit = {title.text.partition(":")[0] for title in map_.select("svg a.lit > title")}
     assert lit == {PARTS[name].label for name in HERE[chapter]}
+
+
+@pytest.mark.browser
+def test_the_map_says_a_part_and_turns_round(page, site):
+    page.goto(f"{site}intro.html")
+    map_ = page.locator(".attention-map")
+    says, list_ = map_.locator(".said"), map_.locator("select")
+    list_.select_option("query")
+    expect(says).to_have_text(about(PARTS["query"]))
+    expect(map_.locator("a.part.chosen:visible")).to_have_count(1)
+    map_.locator("a.part.softmax:visible").focus()  # by keyboard, or by the pointer
+    expect(list_).to_have_value("softmax")
+    button = map_.locator("button")
+    button.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    expect(says).to_have_text(f"Backward through softmax: {PARTS['softmax'].back}")
+    expect(map_.locator("polygon.head.stream:visible")).to_have_count(0)
+    assert map_.locator("polygon.tail:visible").count() > 10
+    found = Axe().run(page, context=".attention-map")
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.browser
+def test_a_tap_chooses_and_a_second_follows(browser, site):
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto(f"{site}intro.html")
+    box = page.locator(".attention-map a.part.softmax:visible")
+    box.tap()
+    expect(page.locator(".attention-map .said")).to_have_text(about(PARTS["softmax"]))
+    box.tap()
+    expect(page).to_have_url(re.compile("04_attention_weights"))
+    context.close()
+
+
+def test_each_part_has_a_line_of_the_backward_pass():
+    assert [*BACK] == [*PARTS]
 
 
 def test_every_chapter_is_on_the_map():

@@ -147,11 +147,18 @@ def _path(
     line = f'<path class="line {kind}" d="{d}"/>'
     if not head:
         return line
-    wing = 0.5 * long
-    base = (x - ux * long, y - uy * long)
+    back = "" if "backward" in kind else _head(points[1], points[0], long, f"tail {kind}")
+    return line + _head((px, py), (x, y), long, f"head {kind}") + back
+
+
+def _head(start: tuple[float, float], tip: tuple[float, float], long: float, kind: str) -> str:
+    """An arrowhead at the tip."""
+    (px, py), (x, y) = start, tip
+    ux, uy = (x > px) - (x < px), (y > py) - (y < py)
+    wing, base = 0.5 * long, (x - ux * long, y - uy * long)
     corners = [(x, y), *((base[0] + s * uy * wing, base[1] + s * ux * wing) for s in (1, -1))]
     shown = " ".join(f"{cx:g},{cy:g}" for cx, cy in corners)
-    return f'{line}<polygon class="head {kind}" points="{shown}"/>'
+    return f'<polygon class="{kind}" points="{shown}"/>'
 
 
 def _box(

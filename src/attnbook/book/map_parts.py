@@ -16,7 +16,12 @@ class Part:
     start: str
     page: str
     anchor: str
-    under: str = ""  # on the box, in place of the shape
+    under: str = ""  # on the box, instead of the shape
+
+    @property
+    def back(self) -> str:
+        """What the backward pass does here."""
+        return BACK[next(name for name, part in PARTS.items() if part is self)]
 
     @property
     def chapter(self) -> str:
@@ -93,6 +98,36 @@ PARTS = {
         LIBRARIES, "at-a-glance", "defaults"),
 }
 # fmt: on
+
+BACK = {
+    "ids": "nothing: numbers of tokens are not learned",
+    "embedding": "each token adds √d_model · dx to its row; the output layer adds to all rows",
+    "position": "nothing for sines and cosines; a learned P gets dx",
+    "sum": "dx goes unchanged to both",
+    "norm": "dx = γ · dy without its mean and its part along x, over the deviation",
+    "attention": "dx: the sum of what comes back through Q, K and V",
+    "add": "the gradient is copied: to the stream and to the branch",
+    "feed_forward": "dW_2 = hᵀ dy; dW_1 = xᵀ dh, zero where the ReLU was closed",
+    "final_norm": "dx = γ · dy without its mean and its part along x, over the deviation",
+    "output": "dx = dlogits · E, and dE = dlogitsᵀ x",
+    "logits": "dlogits = (softmax(logits) − 1 at the target) / number of targets",
+    "loss": "1: here the backward pass starts",
+    "backward": "∂loss/∂W of each matrix, in one pass from the loss to the embedding",
+    "query": "dW_Q = xᵀ dQ",
+    "key": "dW_K = xᵀ dK",
+    "value": "dW_V = xᵀ dV",
+    "split": "the heads' gradients side by side",
+    "scores": "dQ = dS K / √d_k and dK = dSᵀ Q / √d_k",
+    "mask": "0 where i may not attend to j",
+    "softmax": "dS = A ∘ (dA − the row's sum of A ∘ dA)",
+    "mean": "dV = Aᵀ dO and dA = dO Vᵀ",
+    "merge": "the gradient is cut into heads",
+    "out": "dW_O = (merged heads)ᵀ dy",
+    "initial": "where the first step starts from",
+    "library": "the same in all of them",
+}
+"""Part -> its line of the backward pass; dy stands for the gradient at what comes out, dx at what
+went in."""
 
 MATRICES = ["query", "key", "value", "out"]
 HERE = {

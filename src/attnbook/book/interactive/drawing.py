@@ -113,7 +113,7 @@ def points(
     x_scale: float = 1,
     x_offset: float = 0,
 ) -> Bound:
-    """A polyline's points: heights from the list at ``ys``; across from ``xs``, or 0, 1, 2, …"""
+    """A polyline's points: heights from the list at ``ys``; across from ``xs`` or counted."""
     return Bound("points", (ys, scale, offset, xs, x_scale, x_offset))
 
 
@@ -222,7 +222,8 @@ def mark(tag: str, *inside: "Drawing | Bound | str", **attributes: Any) -> Drawi
             else:
                 content += escape(part, quote=False) if isinstance(part, str) else part(numbers)
         if bound:
-            said += f' data-bind="{escape(json.dumps(bound, ensure_ascii=False, separators=(",", ":")))}"'
+            packed = json.dumps(bound, ensure_ascii=False, separators=(",", ":"))
+            said += f' data-bind="{escape(packed)}"'
         return f"<{tag}{said}>{content}</{tag}>" if content or inside else f"<{tag}{said}/>"
 
     return draw

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -16,7 +17,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Slider:
-    """A number from ``low`` to ``high``, or one of ``values``; ``shown`` is what stands beside it."""
+    """A number from ``low`` to ``high``, or one of ``values``; ``shown`` stands beside it."""
 
     name: str
     label: str
@@ -52,7 +53,8 @@ class Choice:
     def html(self, figure: str) -> str:
         """A native list."""
         options = "".join(
-            f'<option value="{escape(key)}"{" selected" * (key == self.value)}>{escape(words)}</option>'
+            f'<option value="{escape(key)}"{" selected" * (key == self.value)}>'
+            f"{escape(words)}</option>"
             for key, words in self.options.items()
         )
         return f'<label>{escape(self.label)} <select name="{self.name}">{options}</select></label>'
@@ -94,8 +96,8 @@ class Handle:
 class Grid:
     """Cells to walk through with the arrow keys, to point at, and to switch on and off.
 
-    The cell at ``row``, ``column`` (two settings) is said in words by ``says``. Cells are marks with
-    ``data_cell="row,column"``. A click, Enter or Space turns the Boolean at
+    The cell at ``row``, ``column`` (two settings) is said in words by ``says``. Cells are marks
+    with ``data_cell="row,column"``. A click, Enter or Space turns the Boolean at
     ``settings[toggles][row * columns + column]``.
     """
 
@@ -184,7 +186,8 @@ class Figure:
         ground = mark("rect", width=width, height=height, fill=PAPER)({})
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" data-interactive="{self.name}" '
-            f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" style="max-width:{1.3 * width:.0f}px" '
+            f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'style="max-width:{1.3 * width:.0f}px" '
             f'font-family="sans-serif" font-size="13" fill="{INK}">'
             f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
             f"<metadata>{escape(json.dumps(self.recipe(), ensure_ascii=False), quote=False)}"
@@ -270,7 +273,8 @@ def element(svg: str, recipe: Mapping[str, Any]) -> str:
 
 
 def script() -> str:
-    """The one script of all figures."""
+    """The one script of all figures, without its comments and indents."""
     files = sorted(HERE.glob("*.js"))
     own = [path for path in files if path.name not in ("d3.min.js", "figures.js")]
-    return "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])
+    written = "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])
+    return re.sub(r"(?m)^\s*(//.*\n)?", "", written)

@@ -232,8 +232,7 @@
         box.classList.remove("asking");
         legend.textContent = reply;
         legend.tabIndex = -1;
-        ask.replaceChildren(legend);
-        ask.setAttribute("role", "status");
+        ask.replaceChildren(legend);  // which gets the focus, and so is read out
         draw();
         said.textContent = sentence();
         legend.focus({ preventScroll: true });

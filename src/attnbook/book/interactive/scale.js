@@ -1,10 +1,10 @@
 attnbookFigures.compute.scale = ({ d_k, scaled, row }, { logits, measured }, { softmax, sum }) => {
   const factor = scaled ? 1 : Math.sqrt(d_k);
   const tables = logits.map((each) => softmax(each.map((s) => (factor * s) / 1000)));
-  const norms = tables.map((a) => {
-    const squares = sum(a.map((x) => x ** 2));
-    return Math.sqrt(Math.max(0, squares - 2 * sum(a.map((x) => x ** 3)) + squares ** 2));
-  });
+  const norms = tables.map((a) => Math.sqrt(sum(a.map((x, i) => {
+    const others = a.map((y, j) => (i === j ? 0 : x * y));
+    return sum(others) ** 2 + sum(others.map((p) => p * p));
+  }))));
   const weights = tables[row - 1];
   const dead = norms.map((norm) => norm < 0.001);
   return {

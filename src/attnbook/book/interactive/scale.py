@@ -1,4 +1,4 @@
-"""What the factor 1/√d_k does to the weights of a row, and to what the row can learn (chapter 4)."""
+"""What 1/√d_k does to the weights of a row, and to what the row can learn (chapter 4)."""
 
 import math
 from typing import Any
@@ -36,8 +36,9 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     factor = 1.0 if settings["scaled"] else math.sqrt(settings["d_k"])
     logits = factor * torch.tensor(data["logits"], dtype=torch.float64) / 1000
     a = attention_weights(logits)
-    jacobian = torch.diag_embed(a) - a[..., None] * a[..., None, :]
-    norms = torch.linalg.matrix_norm(jacobian)
+    # diag(a) - a aᵀ, whose rows sum to zero: the diagonal without cancellation
+    products = a[..., None] * a[..., None, :] * (1 - torch.eye(KEYS, dtype=a.dtype))
+    norms = torch.linalg.matrix_norm(torch.diag_embed(products.sum(-1)) - products)
     weights, dead = a[settings["row"] - 1], norms < DEAD
     return {
         "weights": weights.tolist(),
@@ -120,6 +121,6 @@ scale = Figure(
         "{share_dead:.0%}.",
         shown="{guess} of 100",
     ),
-    data={"logits": random_logits(0), "measured": "57 of 100"},
+    data={"logits": random_logits(5), "measured": "57 of 100"},
     examples=({"scaled": True}, {"d_k": 8}, {"d_k": 64, "row": 17}, {"d_k": 256, "row": 64}),
 )

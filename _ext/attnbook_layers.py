@@ -1,0 +1,47 @@
+"""The two layers of a chapter: what stands under "More measurements" folds, section by section."""
+
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+TITLE = "More measurements"
+WORDS_A_MINUTE = 170
+
+
+def fold_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Fold each section of the second layer to its title, its length, and its first sentence."""
+    if app.builder.format != "html":
+        return
+    for layer in list(doctree.findall(nodes.section)):
+        if _title(layer).astext() != TITLE:
+            continue
+        for section in [part for part in layer.children if isinstance(part, nodes.section)]:
+            at = section.index(_title(section))
+            section.insert(at, _raw('<details class="more"><summary>'))
+            section.insert(at + 2, _raw(f"<span>{length(section)}</span></summary>"))
+            section.append(_raw("</details>"))
+
+
+def length(section: nodes.section) -> str:
+    """How long the prose of a section takes to read, and how many figures there are."""
+    prose = " ".join(
+        part.astext() for kind in (nodes.paragraph, nodes.table) for part in section.findall(kind)
+    )
+    minutes = max(1, round(len(re.findall(r"\w+", prose)) / WORDS_A_MINUTE))
+    figures = len(list(section.findall(nodes.figure)))
+    return f"{minutes} min" + f" · {figures} figure{'s' * (figures > 1)}" * bool(figures)
+
+
+def _title(section: nodes.section) -> nodes.title:
+    return next(iter(section.findall(nodes.title)))
+
+
+def _raw(text: str) -> nodes.raw:
+    return nodes.raw("", text, format="html")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything."""
+    app.connect("doctree-resolved", fold_sections, priority=700)  # when all cells are drawn
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,299 @@
+"""Figures that move: the script computes and draws what Python does, for every way of reading."""
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from html import unescape
+from importlib import import_module
+from itertools import product
+from typing import Any
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from built import CHAPTERS, HTML
+from playwright.sync_api import Browser, Page, expect
+
+from attnbook.book.interactive.drawing import fill
+from attnbook.book.interactive.figure import HERE, Figure, Slider, Switch, script
+
+# Of the npm package d3 7.9.2, dist/d3.min.js as it is.
+D3 = "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1"
+
+
+@cache
+def figures() -> dict[str, tuple[str, Figure]]:
+    """Name -> its chapter, and the figure with the data that it has there."""
+    found = {}
+    for path in CHAPTERS:
+        for cell in nbformat.read(path, 4).cells:
+            for output in cell.get("outputs", []):
+                svg = output.get("data", {}).get("image/svg+xml", "")
+                if "data-interactive=" in svg:
+                    recipe = json.loads(unescape(re.search(r"(?s)<metadata>(.*?)</", svg)[1]))
+                    name = recipe["name"]
+                    module = import_module(f"attnbook.book.interactive.{name}")
+                    found[name] = (path.stem, replace(getattr(module, name), data=recipe["data"]))
+    return found
+
+
+NAMES = sorted(
+    path.stem for path in HERE.glob("*.js") if path.stem not in ("d3.min", "figures", "map")
+)
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def open_figure(page: Page, where: str, name: str, *, answer: bool = True) -> Any:
+    page.goto(f"{where}chapters/{figures()[name][0]}.html")
+    box = page.locator(f'[data-figure="{name}"]')
+    box.scroll_into_view_if_needed()
+    expect(box).to_have_attribute("data-live", "")
+    if answer and (guess := box.locator(".guess button")).count():
+        guess.click()
+    return box
+
+
+def choose(box: Any, figure: Figure, settings: dict[str, Any]) -> None:
+    for control in figure.controls:
+        value = settings.get(control.name, control.value)
+        field = box.locator(f'[name="{control.name}"]')
+        if isinstance(control, Switch):
+            if (field.get_attribute("aria-pressed") == "true") != value:
+                field.click()
+        elif isinstance(control, Slider):
+            at = list(control.values).index(value) if control.values else value
+            field.evaluate(
+                "(input, at) => { input.value = at;"
+                " input.dispatchEvent(new Event('input', { bubbles: true })); }",
+                at,
+            )
+        else:
+            field.select_option(value)
+    box.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def drawn(svg: str) -> list[tuple[str, dict[str, str], str]]:
+    """The marks that hang on numbers: tag, attributes, text."""
+    root = ElementTree.fromstring(svg)
+    return [
+        (each.tag.rpartition("}")[2], dict(each.attrib), "".join(each.itertext()))
+        for each in root.iter()
+        if "data-bind" in each.attrib
+    ]
+
+
+def near(a: str, b: str) -> bool:
+    """Equal texts, but for the second decimal of numbers."""
+    numbers = r"-?\d+(?:\.\d+)?"
+    x, y = ([float(n) for n in re.findall(numbers, text)] for text in (a, b))
+    same = re.sub(numbers, "#", a) == re.sub(numbers, "#", b) and len(x) == len(y)
+    return same and all(abs(p - q) <= 0.0101 for p, q in zip(x, y, strict=True))
+
+
+def assert_same_drawing(box: Any, figure: Figure, settings: dict[str, Any]) -> None:
+    page = drawn(box.locator("svg").evaluate("svg => new XMLSerializer().serializeToString(svg)"))
+    python = drawn(figure.svg(**settings))
+    assert len(page) == len(python)
+    for ours, theirs in zip(python, page, strict=True):
+        assert ours[0] == theirs[0]
+        assert ours[2] == theirs[2]
+        bound = {each[0] for each in json.loads(ours[1]["data-bind"])} - {""}
+        themed = {"#1c1c1e": "currentColor", "#fefefe": "none"}
+        for key in bound:
+            value = themed.get(ours[1][key], ours[1][key])
+            assert near(value, theirs[1][key]), (key, value, theirs[1][key], settings)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float) or isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12) or (math.isnan(a) and math.isnan(b))
+    return bool(a == b)
+
+
+def test_every_figure_is_in_a_chapter():
+    assert [*sorted(figures())] == NAMES
+    assert len(NAMES) >= 9  # and the map
+
+
+def test_scripts_are_small_and_d3_is_what_it_was():
+    assert len(script().encode()) <= 25_000
+    assert hashlib.sha256((HERE / "d3.min.js").read_bytes()).hexdigest() == D3
+
+
+def test_a_figure_is_described_and_carries_little(name):
+    _, figure = figures()[name]
+    assert len(figure.description) >= 80
+    assert len(json.dumps(figure.data).encode()) <= 50_000
+    assert len(figure.examples) >= 3
+    root = ElementTree.fromstring(figure.svg())
+    assert root.find("{*}title").text == figure.title
+    assert root.find("{*}desc").text == figure.description
+
+
+def test_texts_with_numbers_round_a_half_away_from_zero():
+    numbers = {"x": 0.125, "y": -2.5, "n": 12345, "w": [math.nan, math.inf]}
+    assert fill("{x:.0%} {x:.2f} {y:.0f} {n:,} {w.0:.1f} {w.1}", numbers) == (
+        "13% 0.13 −3 12,345 NaN ∞"
+    )
+
+
+@pytest.mark.browser
+def test_the_script_computes_what_attnbook_computes(page, site, name):
+    _, figure = figures()[name]
+    open_figure(page, site, name)
+    for settings in ({}, *figure.examples):
+        numbers = figure.numbers(**settings)
+        chosen = {key: numbers[key] for key in figure.recipe()["settings"]}
+        script = page.evaluate(
+            "([name, settings, data]) => "
+            "attnbookFigures.compute[name](settings, data, attnbookFigures.lists)",
+            [name, chosen, dict(figure.data)],
+        )
+        ours = json.loads(json.dumps(figure.compute(chosen, figure.data)))
+        assert script.keys() == ours.keys()
+        wrong = {key: (ours[key], script[key]) for key in ours if not same(ours[key], script[key])}
+        assert wrong == {}, settings
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("where", ["http", "file"])
+def test_the_script_draws_what_python_draws(page, site, name, where):
+    _, figure = figures()[name]
+    box = open_figure(page, site if where == "http" else f"{HTML.as_uri()}/", name)
+    assert_same_drawing(box, figure, {})
+    own = {control.name for control in figure.controls}
+    for settings in figure.examples:
+        if settings.keys() <= own:
+            choose(box, figure, settings)
+            assert_same_drawing(box, figure, settings)
+            assert box.locator(".said").text_content() == figure.sentence(
+                figure.numbers(**settings)
+            )
+
+
+@pytest.mark.browser
+def test_a_figure_works_by_keyboard_alone(page, site, name):
+    _, figure = figures()[name]
+    box = open_figure(page, site, name)
+    for control in figure.controls:
+        field = box.locator(f'[name="{control.name}"]')
+        state = "el => el.value + el.getAttribute('aria-pressed')"
+        before = field.evaluate(state)
+        field.focus()
+        page.keyboard.press("Enter" if isinstance(control, Switch) else "ArrowLeft")
+        if field.evaluate(state) == before:
+            page.keyboard.press("ArrowRight")
+        assert field.evaluate(state) != before
+    if figure.grid:
+        box.locator(".cells").focus()
+        said = set()
+        for key in ("Home", "ArrowRight", "ArrowDown", "End", "Enter"):
+            page.keyboard.press(key)
+            said.add(box.locator(".spoken").text_content())
+        assert len(said) >= 3
+
+
+@pytest.mark.browser
+def test_what_is_dragged_moves_its_sliders(browser, site, name):
+    _, figure = figures()[name]
+    if not figure.handles:
+        pytest.skip("nothing to drag")
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    box = open_figure(page, site, name)
+    client = context.new_cdp_session(page)
+    for handle in figure.handles:
+        mark = box.locator(f'[data-handle="{handle.name}"]').first
+        mark.scroll_into_view_if_needed()
+        at = mark.bounding_box()
+        x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+        before = box.locator(f'[name="{handle.x}"]').input_value()
+        for kind, points in (
+            ("touchStart", [{"x": x, "y": y}]),
+            ("touchMove", [{"x": x + 15, "y": y - 12}]),
+            ("touchMove", [{"x": x + 30, "y": y - 24}]),
+            ("touchEnd", []),
+        ):
+            client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        moved = box.locator(f'[name="{handle.x}"]').input_value()
+        if moved == before:  # at the end of its way
+            client.send(
+                "Input.dispatchTouchEvent",
+                {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]},
+            )
+            client.send(
+                "Input.dispatchTouchEvent",
+                {"type": "touchMove", "touchPoints": [{"x": x - 30, "y": y + 24}]},
+            )
+            client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+            moved = box.locator(f'[name="{handle.x}"]').input_value()
+        assert moved != before
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), [*product(("light", "dark"), (1280, 320))])
+def test_a_figure_is_clean_and_fits(browser, site, name, theme, width):
+    context = browser.new_context(
+        color_scheme=theme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    box = open_figure(page, site, name, answer=theme == "light")
+    found = Axe().run(page, context=f'[data-figure="{name}"]')
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    inside = box.evaluate("box => box.scrollWidth <= box.clientWidth + 1")
+    assert inside
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_question_comes_before_its_answer(page, site, name):
+    _, figure = figures()[name]
+    if not figure.guess:
+        pytest.skip("asks nothing")
+    box = open_figure(page, site, name, answer=False)
+    answers = box.locator("[data-answer]")
+    assert answers.count()
+    expect(answers.first).to_be_hidden()
+    expect(box.locator(".said")).to_have_text("")
+    box.locator(".guess button").focus()
+    page.keyboard.press("Enter")
+    expect(answers.first).to_be_visible()
+    expect(box.locator(".said")).to_have_text(figure.sentence(figure.numbers()))
+
+
+@pytest.mark.browser
+def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name):
+    chapter, figure = figures()[name]
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}chapters/{chapter}.html")
+    box = page.locator(f'[data-figure="{name}"]')
+    expect(box.locator("svg")).to_be_visible()
+    expect(box.locator(".controls")).to_be_hidden()
+    assert box.locator(".said").text_content() == figure.sentence(figure.numbers())
+    assert box.locator(".numbers tr").count() == len(figure.table)
+    context.close()
+
+
+@pytest.mark.browser
+def test_only_pages_with_a_figure_load_its_scripts(page, site):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site}intro.html")
+    page.wait_for_load_state("networkidle")
+    assert not [url for url in asked if "interactive/" in url]
+    open_figure(page, site, NAMES[0])
+    assert [url.rpartition("/")[2] for url in asked if "d3" in url] == ["d3.min.js"]
+    assert all(url.startswith((site, "data:")) for url in asked)
