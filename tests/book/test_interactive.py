@@ -99,7 +99,8 @@ def near(a: str, b: str) -> bool:
 
 
 def assert_same_drawing(box: Any, figure: Figure, settings: dict[str, Any]) -> None:
-    page = drawn(box.locator("svg.figure").evaluate("svg => new XMLSerializer().serializeToString(svg)"))
+    serialize = "svg => new XMLSerializer().serializeToString(svg)"
+    page = drawn(box.locator("svg.figure").evaluate(serialize))
     python = drawn(figure.svg(**settings))
     assert len(page) == len(python)
     for ours, theirs in zip(python, page, strict=True):
