@@ -105,9 +105,8 @@ def test_no_difference_of_zero_is_a_gain(code):
 
 
 def test_the_main_path_is_at_most_1800_words_and_has_pictures(path):
-    page = BeautifulSoup(
-        (HTML / "chapters" / f"{path.stem}.html").read_text("utf-8"), "html.parser"
-    )
+    built = HTML / "chapters" / f"{path.stem}.html"
+    page = BeautifulSoup(built.read_text("utf-8"), "html.parser")
     for each in page.select("section#more-measurements"):
         each.extract()
     main = page.select_one("article")
