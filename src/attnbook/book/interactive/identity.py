@@ -67,6 +67,11 @@ def plane(title: str, left: int, scale: int, name: str, tips: str) -> list[Drawi
             mark("text", token, **tip, dy="0.33em", text_anchor="middle", fill=INK,
                  font_weight="bold", pointer_events="none"),
         ]  # fmt: skip
+        if name == "query":
+            drawn.append(
+                mark("text", token, x=number(f"query.{i}.0", 0.55 * scale, x + 8),
+                     y=number(f"query.{i}.1", -0.55 * scale, y + 12), font_size=11, fill=INK)
+            )  # fmt: skip
     return drawn
 
 
@@ -110,7 +115,7 @@ identity = Figure(
         "four: the logits, symmetric and largest on the diagonal, and the weights: each token "
         "gives itself 95 to 98 percent."
     ),
-    size=(440, 392),
+    size=(432, 392),
     compute=compute,
     marks=[
         *plane("Tokens (drag a and b)", 8, 28, "x", "x"),
