@@ -291,7 +291,7 @@ def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name
 def test_only_pages_with_a_figure_load_its_scripts(page, site):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{site}intro.html")
+    page.goto(f"{site}chapters/glossary.html")
     page.wait_for_load_state("networkidle")
     assert not [url for url in asked if "interactive/" in url]
     open_figure(page, site, NAMES[0])
