@@ -103,19 +103,22 @@ def marks() -> list[Drawing]:
             words(x, 317, text(f"A = {{weights.{j}:.2f}}"), "middle", font_size=11.5),
         )
     ]  # fmt: skip
-    plane = mark(
-        "svg", line(0, DOWN, 272, DOWN, stroke_opacity=0.2),
-        line(ACROSS, 0, ACROSS, 285, stroke_opacity=0.2), words(267, DOWN - 4, "0", "end"),
-        better, *threads, *discs, *leads,
+    room = mark("clipPath", mark("rect", width=272, height=285), id="value-pulls-plane")
+    plane = (
+        room,
+        line(0, DOWN, 272, DOWN, stroke_opacity=0.2),
+        line(ACROSS, 0, ACROSS, 285, stroke_opacity=0.2),
+        words(267, DOWN - 4, "0", "end"),
+        group(better, clip_path="url(#value-pulls-plane)"),
+        *threads, *discs, *leads,
         mark("polygon", fill=INK, points=arrow(
             ("average.0", "average.1"), ("tip.0", "tip.1"), SCALE, ACROSS, DOWN, 3)),
         words(-8, 4, "wanted", "end", transform=at("tip"), font_style="italic"),
         group(mark("rect", x=-6, y=-6, width=12, height=12, fill=INK), words(9, 19, "o"),
               transform=at("average")),
-        width=272, height=285,
     )  # fmt: skip
     return [
-        plane,
+        *plane,
         mark("rect", x=0.5, y=0.5, width=271, height=284, fill="none", stroke=INK,
              stroke_opacity=0.25),
         words(0, 303, "o: the average of the values"),
