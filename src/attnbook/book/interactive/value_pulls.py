@@ -28,6 +28,11 @@ SINGLE = "123"
 START = ((-2.0, 2.0, 5.0), (1.5, 1.0, 3.0), (1.0, 3.0, 2.0))  # across, up, e^logit
 
 
+def _clean(numbers: Any) -> Any:
+    """Without what rounding leaves of zeros: an arrow would point along it."""
+    return np.where(np.abs(numbers) < 1e-9, 0.0, numbers)
+
+
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """Weights, average, how far each value beats it, and the pushes on the logits."""
     values = np.array([[settings[f"x{j}"], settings[f"y{j}"]] for j in SINGLE], dtype=float)
@@ -37,10 +42,10 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     turn = math.radians(settings["angle"])
     wanted = np.array([math.cos(turn), math.sin(turn)])  # minus the output's gradient
     average = (weights @ values)[0]
-    pushes = -backprop.softmax_backward(-(values @ wanted)[None], weights)[0]
-    ahead = (values - average) @ wanted
+    pushes = _clean(-backprop.softmax_backward(-(values @ wanted)[None], weights)[0])
+    ahead = _clean((values - average) @ wanted)
     feet = values - ahead[:, None] * wanted
-    moves = [0 if abs(push) < 1e-9 else math.copysign(1, push) for push in pushes]
+    moves = [int(push > 0) - int(push < 0) for push in pushes]
     return {
         "weights": weights[0].tolist(),
         "radii": (6 + 10 * np.sqrt(weights[0])).tolist(),
@@ -54,7 +59,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "pushes": pushes.tolist(),
         "drawn": np.clip(pushes, -0.62, 0.62).tolist(),
         "rises": [move > 0 for move in moves],
-        "moves": [("stays", "rises", "falls")[int(move)] for move in moves],
+        "moves": [("stays", "rises", "falls")[move] for move in moves],
         "which": " and ".join(j for j, move in zip(SINGLE, moves, strict=True) if move > 0)
         or "none",
     }
@@ -103,19 +108,22 @@ def marks() -> list[Drawing]:
             words(x, 317, text(f"A = {{weights.{j}:.2f}}"), "middle", font_size=11.5),
         )
     ]  # fmt: skip
-    plane = mark(
-        "svg", line(0, DOWN, 272, DOWN, stroke_opacity=0.2),
-        line(ACROSS, 0, ACROSS, 285, stroke_opacity=0.2), words(267, DOWN - 4, "0", "end"),
-        better, *threads, *discs, *leads,
+    room = mark("clipPath", mark("rect", width=272, height=285), id="value-pulls-plane")
+    plane = (
+        room,
+        line(0, DOWN, 272, DOWN, stroke_opacity=0.2),
+        line(ACROSS, 0, ACROSS, 285, stroke_opacity=0.2),
+        words(267, DOWN - 4, "0", "end"),
+        group(better, clip_path="url(#value-pulls-plane)"),
+        *threads, *discs, *leads,
         mark("polygon", fill=INK, points=arrow(
             ("average.0", "average.1"), ("tip.0", "tip.1"), SCALE, ACROSS, DOWN, 3)),
         words(-8, 4, "wanted", "end", transform=at("tip"), font_style="italic"),
         group(mark("rect", x=-6, y=-6, width=12, height=12, fill=INK), words(9, 19, "o"),
               transform=at("average")),
-        width=272, height=285,
     )  # fmt: skip
     return [
-        plane,
+        *plane,
         mark("rect", x=0.5, y=0.5, width=271, height=284, fill="none", stroke=INK,
              stroke_opacity=0.25),
         words(0, 303, "o: the average of the values"),
