@@ -195,7 +195,7 @@ def test_a_figure_works_by_keyboard_alone(page, site, name):
             page.keyboard.press("ArrowRight")
         assert field.evaluate(state) != before
     if figure.grid:
-        box.locator(".cells").focus()
+        box.locator(".walk").focus()
         said = set()
         for key in ("Home", "ArrowRight", "ArrowDown", "End", "Enter"):
             page.keyboard.press(key)
