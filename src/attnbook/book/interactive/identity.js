@@ -6,7 +6,6 @@ attnbookFigures.compute.identity = ({ ax, ay, bx, by, kind }, { fixed, matrices 
   const selves = S.map((row, i) => row[i] >= Math.max(...row));
   return {
     x, query, key, S,
-    equal: x.map(() => true),
     A: S.map((row) => softmax(row)),
     n_selves: sum(selves.map(Number)),
     case: kind,

@@ -16,7 +16,7 @@ from attnbook.book.interactive.drawing import (
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Guess, Handle, Slider
+from attnbook.book.interactive.figure import Choice, Figure, Handle, Slider
 
 TOKENS = {"a": BLUE, "b": ORANGE, "c": GREEN, "d": PURPLE}
 TURN = [[0.0, 1.0], [-1.0, 0.0]]  # by a quarter, counterclockwise
@@ -38,7 +38,6 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "key": key.tolist(),
         "S": logits.tolist(),
         "A": attention_weights(logits).tolist(),
-        "equal": [True] * 4,  # what the question asks for: tokens of equal length, identity
         "n_selves": int(selves.sum()),
         "case": settings["kind"],
     }
@@ -121,7 +120,7 @@ identity = Figure(
         *plane("Tokens (drag a and b)", 8, 28, "x", "x"),
         *plane("Queries →, keys ○", 232, 22, "query", "key"),
         *square("Logits", 8, "S"),
-        *square("Weights", 232, "A", data_answer=""),
+        *square("Weights", 232, "A"),
     ],
     says={
         "identity": "The identity: {n_selves} of 4 tokens attend most to themselves. a gives "
@@ -153,13 +152,6 @@ identity = Figure(
     handles=(
         Handle("a", "ax", "ay", 28, 108, 116),
         Handle("b", "bx", "by", 28, 108, 116),
-    ),
-    guess=Guess(
-        "Four tokens of equal length, and each matrix is the identity. Which of them attend most "
-        "to themselves?",
-        answer="equal",
-        reply="All four do: a vector's largest dot product is that with itself.",
-        options=tuple(TOKENS),
     ),
     data={
         "fixed": [[-2.4, -0.7], [0.7, -2.4]],

@@ -19,7 +19,7 @@ from attnbook.book.interactive.drawing import (
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Grid, Guess
+from attnbook.book.interactive.figure import Choice, Figure, Grid
 
 SPLITS = {"right": "view, then transpose", "wrong": "view alone"}
 MERGES = {"right": "transpose back, flatten", "wrong": "flatten alone"}
@@ -188,7 +188,7 @@ reshape = Figure(
     marks=[
         *tables(),
         words(12, 170, "What each output depends on, under a causal mask", font_weight="bold"),
-        group(*maps(), data_answer=""),
+        group(*maps()),
     ],
     says={
         "0": "Both steps are right: each output depends on its token and those before it.",
@@ -220,16 +220,9 @@ reshape = Figure(
         column="column",
         says="Output {row} and token {column}: it {verdict}.",
     ),
-    guess=Guess(
-        "A test checks that no output depends on a later token. Which of these pass?",
-        answer="passes",
-        reply="Both right, and both wrong: two mistakes hide each other.",
-        options=("both right", "split wrong", "merge wrong", "both wrong"),
-    ),
     settings={"row": 0, "column": 2},
     data={
         "verdicts": VERDICTS,
-        "passes": [not (kinds(s, m) == 2).any() for m in MERGES for s in SPLITS],
     },
     examples=(
         {"split": "right"},
