@@ -355,9 +355,14 @@ def _outputs(
 
 
 def _is_listing(part: nodes.Node | Claim) -> bool:
-    """Is it source of the package or of a study, shown as output?"""
-    blocks = part.findall(nodes.literal_block) if isinstance(part, nodes.Node) else ()
-    return any(block.get("language") == "python" for block in blocks)
+    """Is it source of the package or of a study, or the line that says a study was run again?"""
+    if not isinstance(part, nodes.Node):
+        return False
+    return any(
+        block.get("language") == "python" or block.astext().startswith('<div class="replay"')
+        for kind in (nodes.literal_block, nodes.raw)
+        for block in part.findall(kind)
+    )
 
 
 def _fold(

@@ -24,12 +24,15 @@ def fold_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def length(section: nodes.section) -> str:
-    """How long the prose of a section takes to read, and how many figures there are."""
+    """How long a section takes to read, a minute for each figure, and how many these are."""
     prose = " ".join(
-        part.astext() for kind in (nodes.paragraph, nodes.table) for part in section.findall(kind)
+        text
+        for part in section.findall(nodes.paragraph)
+        for text in part.findall(nodes.Text)
+        if not isinstance(text.parent, nodes.raw)
     )
-    minutes = max(1, round(len(re.findall(r"\w+", prose)) / WORDS_A_MINUTE))
     figures = len(list(section.findall(nodes.figure)))
+    minutes = max(1, round(len(re.findall(r"\w+", prose)) / WORDS_A_MINUTE) + figures)
     return f"{minutes} min" + f" · {figures} figure{'s' * (figures > 1)}" * bool(figures)
 
 

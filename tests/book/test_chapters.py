@@ -4,6 +4,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML, ROOT
 from nbformat import NotebookNode
 
@@ -101,6 +102,18 @@ def test_no_difference_of_zero_is_a_gain(code):
     """``at_least=0`` holds for two models that are the same; what is larger has ``exceeds=0``."""
     claims = [c.source for c in code if re.search(r"at_least=0[,)]", c.source)]
     assert claims == []
+
+
+def test_the_main_path_is_at_most_1800_words_and_has_pictures(path):
+    built = HTML / "chapters" / f"{path.stem}.html"
+    page = BeautifulSoup(built.read_text("utf-8"), "html.parser")
+    for each in page.select("section#more-measurements"):
+        each.extract()
+    main = page.select_one("article")
+    assert len(main.select("figure svg")) >= 2
+    for each in main.select("details, figure, pre, script, svg"):
+        each.extract()
+    assert len(re.findall(r"[^\W_][\w'’.,/%²-]*", main.get_text(" "))) <= 1800
 
 
 def test_page_is_at_most_one_and_a_half_megabytes(path):

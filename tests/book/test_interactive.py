@@ -99,7 +99,8 @@ def near(a: str, b: str) -> bool:
 
 
 def assert_same_drawing(box: Any, figure: Figure, settings: dict[str, Any]) -> None:
-    page = drawn(box.locator("svg").evaluate("svg => new XMLSerializer().serializeToString(svg)"))
+    serialize = "svg => new XMLSerializer().serializeToString(svg)"
+    page = drawn(box.locator("svg.figure").evaluate(serialize))
     python = drawn(figure.svg(**settings))
     assert len(page) == len(python)
     for ours, theirs in zip(python, page, strict=True):
@@ -195,7 +196,7 @@ def test_a_figure_works_by_keyboard_alone(page, site, name):
             page.keyboard.press("ArrowRight")
         assert field.evaluate(state) != before
     if figure.grid:
-        box.locator(".cells").focus()
+        box.locator(".walk").focus()
         said = set()
         for key in ("Home", "ArrowRight", "ArrowDown", "End", "Enter"):
             page.keyboard.press(key)
@@ -280,7 +281,7 @@ def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name
     page = context.new_page()
     page.goto(f"{site}chapters/{chapter}.html")
     box = page.locator(f'[data-figure="{name}"]')
-    expect(box.locator("svg")).to_be_visible()
+    expect(box.locator("svg.figure")).to_be_visible()
     expect(box.locator(".controls")).to_be_hidden()
     assert box.locator(".said").text_content() == figure.sentence(figure.numbers())
     assert box.locator(".numbers tr").count() == len(figure.table)
@@ -291,7 +292,7 @@ def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name
 def test_only_pages_with_a_figure_load_its_scripts(page, site):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{site}intro.html")
+    page.goto(f"{site}chapters/glossary.html")
     page.wait_for_load_state("networkidle")
     assert not [url for url in asked if "interactive/" in url]
     open_figure(page, site, NAMES[0])

@@ -88,7 +88,7 @@ PARTS = {
     "softmax": Part("softmax", "softmax", PAIRS, "A = softmax(S): each row sums to one", "–",
         FOUR, "measure-saturation-row-by-row"),
     "mean": Part("weighted means A V", "A V", HEADS, "row i: the sum over j of A_ij · v_j", "–",
-        FOUR, "what-a-weighted-mean-can-do"),
+        FOUR, "build-logits-weights-outputs"),
     "merge": Part("merge heads", "merge", WIDTH, "the heads' rows side by side", "–",
         FIVE, "merging-what-w-o-does"),
     "out": Part("W_O", "W_O", WIDTH, "merged heads · W_O", GLOROT, FIVE, "merging-what-w-o-does"),

@@ -130,7 +130,7 @@ class Guess:
     options: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """What a figure shows, and how.
 
@@ -229,6 +229,9 @@ class Figure:
         """What the figure says, with its numbers."""
         says = self.says if isinstance(self.says, str) else self.says[str(numbers["case"])]
         return fill(says, numbers)
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.title}"
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -140,7 +140,7 @@
       live.className = "spoken";
       live.setAttribute("role", "status");
       const area = document.createElement("div");
-      area.className = "cells";
+      area.className = "walk";
       area.tabIndex = 0;
       area.setAttribute("role", "group");
       area.setAttribute("aria-label", grid.label);
@@ -237,7 +237,7 @@
         said.textContent = sentence();
         legend.focus({ preventScroll: true });
       });
-      svg.closest(".cells, .interactive > svg").before(ask);
+      svg.closest(".walk, .interactive > svg").before(ask);
       said.textContent = "";
     }
     draw();
