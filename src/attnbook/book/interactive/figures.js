@@ -189,6 +189,8 @@
     if (guess) {
       asking = true;
       box.classList.add("asking");
+      const describedBy = svg.getAttribute("aria-describedby");  // which tells the answer
+      svg.removeAttribute("aria-describedby");
       const ask = document.createElement("form");
       ask.className = "guess";
       const legend = document.createElement("p");
@@ -230,6 +232,7 @@
         } else reply = fill(guess.reply, { ...numbers, guess: own() });
         asking = false;
         box.classList.remove("asking");
+        if (describedBy) svg.setAttribute("aria-describedby", describedBy);
         legend.textContent = reply;
         legend.tabIndex = -1;
         ask.replaceChildren(legend);  // which gets the focus, and so is read out
@@ -238,7 +241,7 @@
         legend.focus({ preventScroll: true });
       });
       svg.closest(".walk, .interactive > svg").before(ask);
-      said.textContent = "";
+      said.textContent = "The rest of the picture comes with the answer.";
     }
     draw();
     box.dataset.live = "";
