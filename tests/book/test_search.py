@@ -95,7 +95,7 @@ QUERIES = {
     ),
     "vanishing gradient softmax": ("#which-gradients", "#bp-vanish", "#q-root-dk"),
     "attention weights vs network weights": ("#two-things", "term-attention-weights", "#q-weights"),
-    "attention as graph neural network": ("#build-the-graph", "message-passing", "#q-graph"),
+    "attention as graph neural network": ("message-passing", "#q-graph"),
     "causal mask": ("term-causal-mask", "causal_mask", "#q-causal", "#aw-masks"),
     "nan": ("#q-nan",),
     "attention nan": ("#a-row-with-no-edge", "#q-nan", "#q-mask", "#a-row-with-nothing"),
@@ -262,7 +262,7 @@ def test_what_is_shown_stands_on_the_page_outside_folds_tables_and_pictures(brow
         page.goto(site + name)
         shown = page.evaluate(
             "() => { const article = document.querySelector('article').cloneNode(true);"
-            "article.querySelectorAll('details, table, .picture').forEach((each) => each.remove());"
+            "article.querySelectorAll('details:not(.more), table, .picture').forEach((each) => each.remove());"
             "return article.textContent.replace(/\\s+/g, ' '); }"
         )
         lines = [
