@@ -98,7 +98,7 @@ class Grid:
 
     The cell at ``row``, ``column`` (two settings) is said in words by ``says``. Cells are marks
     with ``data_cell="row,column"``. A click, Enter or Space turns the Boolean at
-    ``settings[toggles][row * columns + column]``.
+    ``settings[toggles][row * columns + column]``, unless the numbers' ``fixed`` is true there.
     """
 
     label: str

@@ -154,8 +154,8 @@
         live.textContent = fill(grid.says, numbers);
       };
       const turn = () => {
-        if (!grid.toggles) return;
         const at = settings[grid.row] * grid.columns + settings[grid.column];
+        if (!grid.toggles || numbers.fixed?.[at]) return;
         settings[grid.toggles] = settings[grid.toggles].map((on, i) => (i === at ? !on : on));
         go(settings[grid.row], settings[grid.column]);
       };

@@ -31,7 +31,8 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     w_q, w_k = torch.tensor(data["matrices"][settings["kind"]], dtype=torch.float64)
     query, key = x @ w_q, x @ w_k
     logits = attention_logits(query, key)
-    selves = logits.diagonal() >= logits.amax(dim=1)
+    others = logits.masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf)
+    selves = logits.diagonal() > others.amax(dim=1)  # a tie does not count
     return {
         "x": x.tolist(),
         "query": query.tolist(),
@@ -162,6 +163,7 @@ identity = Figure(
         {"kind": "two"},
         {"kind": "two", "ax": 3, "ay": -3, "bx": -3},
         {"kind": "one", "ax": 0, "ay": 0},
+        {"ax": 0, "ay": 2.5},
         {"ax": -3, "ay": 3, "bx": 0.1, "by": 0.1},
     ),
 )

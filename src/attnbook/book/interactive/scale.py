@@ -69,8 +69,8 @@ def marks() -> list[Drawing]:
         for i in range(ROWS)
     ]  # fmt: skip
     ticks = [
-        words(416 - 50 * k, 308, f"10⁻{'⁰¹²³⁴⁵⁶⁷⁸'[k]}" if k else "1", "middle")
-        for k in range(0, 9, 2)
+        words(416 - 50 * k, 308, f"10⁻{'⁰¹²³⁴⁵⁶'[k]}" if k else "1", "middle")
+        for k in range(0, 7, 2)
     ]
     return [
         words(12, 18, "Weights of one row: 64 keys", font_weight="bold"),
@@ -78,12 +78,13 @@ def marks() -> list[Drawing]:
         *bars,
         line(8, 130, 432, 130),
         words(12, 170, "What each of 64 rows passes back", font_weight="bold"),
-        words(428, 170, text("{n_dead} are silent"), "end", data_answer=""),
+        words(428, 170, text("silent: {n_dead} of 64"), "end", data_answer=""),
         mark("rect", x=16, y=180, width=250, height=110, fill=ORANGE, fill_opacity=0.12),
         words(20, 197, "silent: norm below 0.001"),
         group(*dots, data_answer=""),
         line(8, 290, 432, 290),
         *ticks,
+        words(2, 308, "≤ 10⁻⁸"),
         words(220, 328, "norm of the row's Jacobian, ∂ weights / ∂ logits", "middle"),
     ]
 
@@ -100,8 +101,8 @@ scale = Figure(
     size=(440, 336),
     compute=compute,
     marks=marks(),
-    says="d_k = {d_k}: this row attends to {effective:.1f} effective keys, and {n_dead} of the 64 "
-    "rows ({share_dead:.0%}) pass hardly any gradient.",
+    says="d_k = {d_k}: this row attends to {effective:.1f} effective keys. Hardly any "
+    "gradient passes through {n_dead} of the 64 rows ({share_dead:.0%}).",
     table={
         "largest weight of the row": "{largest:.3f}",
         "effective keys of the row": "{effective:.2f}",
@@ -114,13 +115,12 @@ scale = Figure(
         Slider("row", "Row", 5, low=1, high=ROWS, step=1),
     ),
     guess=Guess(
-        "At width 1024 and without the factor: through how many of 100 rows can hardly any "
-        "gradient pass?",
+        "At width 1024 and without the factor: through what percentage of the rows can "
+        "hardly any gradient pass?",
         answer="share_dead",
-        reply="You said {guess} of 100. Over 80 tables we measured {measured}; in this one it is "
+        reply="You said {guess} %. Over 80 tables we measured {measured}; in this one it is "
         "{share_dead:.0%}.",
-        shown="{guess} of 100",
     ),
-    data={"logits": random_logits(5), "measured": "57 of 100"},
+    data={"logits": random_logits(5), "measured": "57 %"},
     examples=({"scaled": True}, {"d_k": 8}, {"d_k": 64, "row": 17}, {"d_k": 256, "row": 64}),
 )

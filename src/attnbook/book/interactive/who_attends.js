@@ -4,7 +4,7 @@ attnbookFigures.compute.who_attends = (settings, { powers, names }, { range, sum
   const may = cells((k, i, j) => ({
     none: true, causal: j <= i, window: j === i || j === i - 1, padding: j < 4, both: i < 4 && j < 4,
   })[mask]);
-  const left = cells((k) => may[k] && !cut[k]);
+  const off = cells((k) => may[k] && cut[k]), left = cells((k) => may[k] && !cut[k]);
   const tables = range(6).map((i) => {
     const own = left.slice(6 * i, 6 * i + 6);
     return own.includes(true) ? softmax(own.map((on, j) => (on ? Math.log(powers[i][j]) : -Infinity)))
@@ -17,16 +17,17 @@ attnbookFigures.compute.who_attends = (settings, { powers, names }, { range, sum
   return {
     names, weights, edge, nan, largest,
     lit: cells((k, i) => edge[k] && i === row),
-    gone: cells((k, i) => !may[k] && !cut[k] && !nan[i]),
-    crossed: cells((k, i) => cut[k] && !nan[i]),
+    gone: cells((k, i) => !may[k] && !nan[i]),
+    crossed: cells((k, i) => off[k] && !nan[i]),
     mine: alone.map((_, i) => i === row),
     sums: tables.map((each, i) => (nan[i] ? "NaN" : sum(each).toFixed(0))),
     case: alone[row] ? empty : "some",
     who: names[row], whom: names[column],
     here: nan[row] ? "NaN" : weights[at],
-    why: cut[at] ? ", cut" : may[at] ? "" : ", masked",
+    why: off[at] ? ", cut. Click or Enter puts it back"
+      : may[at] ? ". Click or Enter removes this edge" : ", masked",
     most: names[tables[row].indexOf(largest)],
     n: sum(tables[row].map((a) => a > 0)),
-    edges: sum(left),
+    edges: sum(edge), n_cut: sum(off), fixed: may.map((on) => !on),
   };
 };

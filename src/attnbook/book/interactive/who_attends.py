@@ -44,8 +44,8 @@ MASKS = {
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """Weights of all edges that mask and reader leave, and what the chosen row says."""
-    cut = torch.tensor(settings["cut"]).view(N, N)
     mask, row, column = MASKS[settings["mask"]], settings["row"], settings["column"]
+    cut = torch.tensor(settings["cut"]).view(N, N) & mask  # what is masked cannot be cut
     logits = torch.tensor(data["powers"], dtype=torch.float64).log()
     a = attention_weights(logits, mask & ~cut)  # a row without an edge: zeros
     if settings["empty"] == "mean":
@@ -62,7 +62,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "weights": a.flatten().tolist(),
         "edge": (a > 0).flatten().tolist(),
         "lit": ((a > 0) & mine[:, None]).flatten().tolist(),
-        "gone": (~mask & ~cut & ~not_a_number[:, None]).flatten().tolist(),
+        "gone": (~mask & ~not_a_number[:, None]).flatten().tolist(),
         "crossed": (cut & ~not_a_number[:, None]).flatten().tolist(),
         "mine": mine.tolist(),
         "nan": not_a_number.tolist(),
@@ -71,11 +71,14 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "who": names[row],
         "whom": names[column],
         "here": "NaN" if not_a_number[row] else a[row, column].item(),
-        "why": ", cut" if cut[row, column] else "" if mask[row, column] else ", masked",
+        "why": (", cut. Click or Enter puts it back" if cut[row, column]
+                else ". Click or Enter removes this edge" if mask[row, column] else ", masked"),
         "most": names[int(a[row].argmax())],
         "largest": a[row].max().item(),
         "n": int((a[row] > 0).sum()),
-        "edges": int((mask & ~cut).sum()),
+        "edges": int((a > 0).sum()),
+        "n_cut": int(cut.sum()),
+        "fixed": (~mask).flatten().tolist(),
     }  # fmt: skip
 
 
@@ -166,7 +169,7 @@ who_attends = Figure(
     marks=marks(),
     says={
         "some": "“{who}” attends to {n} of 6 tokens, most to “{most}” ({largest:.2f}). The weights "
-        "that are left sum to one. The graph has {edges} of 36 edges.",
+        "that are left sum to one. The graph has {edges} of 36 edges; cut by hand: {n_cut}.",
         "zeros": "“{who}” has no edge left. With zeros it receives nothing, and all stays finite.",
         "nan": "“{who}” has no edge left. −∞ in its whole row makes 0/0: NaN.",
         "mean": "“{who}” has no edge left. −10⁹ in its whole row gives it the mean of all values, "
@@ -193,8 +196,7 @@ who_attends = Figure(
     grid=Grid(
         "Weights: rows attend, columns are attended to. Enter removes an edge.",
         rows=N, columns=N, row="row", column="column", toggles="cut",
-        says="“{who}” to “{whom}”: {here:.2f}{why}. A click or Enter removes this edge, or puts it "
-        "back.",
+        says="“{who}” to “{whom}”: {here:.2f}{why}.",
     ),
     settings={"row": 3, "column": 2, "cut": [False] * N * N},
     data={"powers": POWERS, "names": NAMES},
