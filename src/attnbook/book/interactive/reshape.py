@@ -136,8 +136,8 @@ def maps() -> list[Drawing]:
     drawn: list[Drawing] = []
     edge: dict[str, Any] = {"stroke": "#888888"}
     for i in range(4):
-        drawn.append(words(66, 217 + 29 * i, f"output {i}", "end", font_size=12))
-        drawn.append(words(86.5 + 29 * i, 328, f"{i}", "middle", font_size=12))
+        drawn.append(words(66, 217 + 29 * i, f"output {i}", "end"))
+        drawn.append(words(86.5 + 29 * i, 328, f"{i}", "middle"))
         for j in range(4):
             path = f"kind.{i}.{j}"
             x, y, sign = 72 + 29 * j, 198 + 29 * i, pick(path, "", "", "!", "×")
@@ -148,10 +148,10 @@ def maps() -> list[Drawing]:
                       pointer_events="none"),
             ]  # fmt: skip
     drawn.append(frame(25, 25, move("column", "row", 29, 74, 200, 29)))
-    drawn.append(words(130, 345, "token", "middle", font_size=12))
+    drawn.append(words(130, 345, "token", "middle"))
     for i, split in enumerate(SPLITS):
         drawn.append(words(302 + 76 * i, 188, f"merge {split}", "middle", font_size=12))
-        drawn.append(words(264, 230 + 66 * i, f"split {split}", "end", font_size=12))
+        drawn.append(words(264, 230 + 66 * i, f"split {split}", "end"))
         for j, merge in enumerate(MERGES):
             for at, kind in enumerate(kinds(split, merge).flatten().tolist()):
                 x, y = 276 + 76 * j + 13 * (at % 4), 200 + 66 * i + 13 * (at // 4)
@@ -167,7 +167,7 @@ def maps() -> list[Drawing]:
         drawn += [
             mark("rect", x=x, y=360, width=13, height=13, fill=FILLS[kind], **edge),
             words(x + 6.5, 371, symbol, "middle", font_size=12, font_weight="bold"),
-            words(x + 19, 371, what, font_size=12),
+            words(x + 19, 371, what),
         ]
     return drawn
 

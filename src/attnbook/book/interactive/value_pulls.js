@@ -1,7 +1,7 @@
 attnbookFigures.compute.value_pulls = (settings, data, { dot, sum }) => {
   const three = [1, 2, 3];
   const values = three.map((j) => [settings["x" + j], settings["y" + j]]);
-  const powers = three.map((j) => settings["e" + j]), total = sum(powers) || 1;
+  const powers = three.map((j) => settings["e" + j]), total = sum(powers);
   const weights = powers.map((p) => p / total);
   const turn = (settings.angle * Math.PI) / 180, wanted = [Math.cos(turn), Math.sin(turn)];
   const average = [0, 1].map((i) => dot(weights, values.map((v) => v[i])));

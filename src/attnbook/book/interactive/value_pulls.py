@@ -37,8 +37,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """Weights, average, how far each value beats it, and the pushes on the logits."""
     values = np.array([[settings[f"x{j}"], settings[f"y{j}"]] for j in SINGLE], dtype=float)
     exponentials = np.array([[settings[f"e{j}"] for j in SINGLE]], dtype=float)
-    with np.errstate(divide="ignore"):
-        weights = backprop.softmax(np.log(exponentials))
+    weights = backprop.softmax(np.log(exponentials))
     turn = math.radians(settings["angle"])
     wanted = np.array([math.cos(turn), math.sin(turn)])  # minus the output's gradient
     average = (weights @ values)[0]
@@ -171,7 +170,7 @@ value_pulls = Figure(
             )
         ),
         *(
-            Slider(f"e{j}", f"e^logit {j}", e, low=0, high=10, step=0.5)
+            Slider(f"e{j}", f"e^logit {j}", e, low=0.5, high=10, step=0.5)
             for j, (_, _, e) in zip(SINGLE, START, strict=True)
         ),
         Slider("angle", "Wanted", 90, low=-180, high=180, step=5, shown="{angle}°"),
@@ -181,14 +180,15 @@ value_pulls = Figure(
         "The loss wants the average o to move up. All three values lie above zero. Which logits "
         "rise?",
         answer="rises",
-        reply="Those whose values lie in the shaded half, ahead of the average: {which}.",
+        reply="Rising when you answered: {which}. Their values lay in the shaded half, ahead of "
+        "the average.",
         options=("logit 1", "logit 2", "logit 3"),
     ),
     examples=(
         {"y3": 1.0},
-        {"x1": 2.6, "y1": -1.4, "e1": 0.0, "angle": -35},
-        {"e1": 0.0, "e2": 0.0, "e3": 10.0, "angle": 180},
-        {"e1": 0.0, "e2": 0.0, "e3": 0.0},
+        {"x1": 2.6, "y1": -1.4, "e1": 0.5, "angle": -35},
+        {"e1": 0.5, "e2": 0.5, "e3": 10.0, "angle": 180},
+        {"e1": 0.5, "e2": 0.5, "e3": 0.5},
         {"x2": -2.6, "y2": 4.2, "e2": 10.0, "angle": 145},
         {"y1": 1.5, "y2": 1.5, "y3": 1.5},
     ),
