@@ -130,7 +130,7 @@ def known() -> dict[str, Any]:
         ],
         "every": 10,
         "longer": 2,  # %, over 48 models
-        "measured": "60 steps instead of 58",
+        "measured": "59.6 steps instead of 58.4",
     }
 
 
@@ -246,7 +246,8 @@ plateau = Figure(
         "W_Q and W_K start 100 times smaller than Xavier's. How much longer does the layer take "
         "to learn?",
         answer="longer",
-        reply="You said {guess} % longer. Over 48 models it took {measured}.",
+        reply="You said {guess} % longer. Over 48 models it took {longer:.0f} % longer: "
+        "{measured}.",
         high=500,
         step=5,
         value=100,

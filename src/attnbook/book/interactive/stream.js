@@ -21,13 +21,15 @@ attnbookFigures.compute.stream = ({ n, start, scheme }, data, { range, sum }) =>
   const each = (draw) => kinds.map((kind, i) =>
     data.measured[start][kind].map((row) => row.map((x, j) => draw(x, i, data.depths[j]))));
   const ends = runs.map((run) => run.map((row) => row[n]));
-  const [variance, cosine] = ends[kinds.indexOf(scheme)];
+  const mine = kinds.indexOf(scheme), [variance, cosine] = ends[mine];
+  const seen = each((x, i, depth) => x !== null && (i % 3 ? depth === n : depth <= n));
   return {
     runs, ends, variance, cosine,
     dots: each((x) => x ?? 0),
-    seen: each((x, i, depth) => x !== null && (i % 3 ? depth === n : depth <= n)),
+    seen,
     chosen: kinds.map((kind) => kind === scheme),
     name: data.names[scheme],
-    measured_48: data.measured.glorot.plain[0][5],
+    measured_48: data.measured.glorot.output[0][5],
+    case: seen[mine].flat().some(Boolean) ? "dots" : "lines",
   };
 };

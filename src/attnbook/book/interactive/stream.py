@@ -98,7 +98,8 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         ])  # fmt: skip
     chosen = [scheme == settings["scheme"] for scheme in data["names"]]
     ends = [[row[-1] for row in run] for run in runs]
-    variance, cosine = ends[chosen.index(True)]
+    mine = chosen.index(True)
+    variance, cosine = ends[mine]
     return {
         "runs": [list(run) for run in runs],
         "ends": ends,
@@ -108,7 +109,8 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "name": data["names"][settings["scheme"]],
         "variance": variance,
         "cosine": cosine,
-        "measured_48": data["measured"]["glorot"]["plain"][0][5],
+        "measured_48": data["measured"]["glorot"]["output"][0][5],
+        "case": "dots" if any(any(row) for row in seen[mine]) else "lines",
     }
 
 
@@ -138,8 +140,8 @@ def panel(what: int, scale: float, low: float, places: str) -> list[Drawing]:
 def marks() -> list[Drawing]:
     """Two panels above each other."""
     drawn = [
-        words(8, 16, "Variance of the stream", font_weight="bold"),
-        words(8, 196, "Mean cosine of two tokens", font_weight="bold"),
+        words(8, 16, "Variance of the stream, as predicted", font_weight="bold"),
+        words(8, 196, "Mean cosine of two tokens, as predicted", font_weight="bold"),
         words(156, 362, "blocks", "middle"),
     ]
     for low, scale, ticks in ((166, 140 / 60, (0, 20, 40, 60)), (322, 110, (0, 0.5, 1))):
@@ -163,8 +165,12 @@ stream = Figure(
     size=(440, 370),
     compute=compute,
     marks=marks(),
-    says="After {n} blocks, {name}: the stream's variance is {variance:.2f}, the mean cosine of "
-    "two tokens {cosine:.3f}. Dots are measured.",
+    says={
+        "dots": "After {n} blocks, {name}: predicted are a variance of {variance:.1f} and a mean "
+        "cosine of {cosine:.2f}. Dots are measured.",
+        "lines": "After {n} blocks, {name}: predicted are a variance of {variance:.1f} and a mean "
+        "cosine of {cosine:.2f}. This case was not measured.",
+    },
     table={
         label: f"variance {{ends.{i}.0:.3f}}, cosine {{ends.{i}.1:.3f}}"
         for i, label in enumerate(SCHEMES.values())
@@ -181,13 +187,13 @@ stream = Figure(
             "glorot": "Glorot (Xavier)", "gpt2": "GPT-2, smaller"}),
     ),
     guess=Guess(
-        "Pre-norm, Glorot, no factor: the stream enters with variance 1. How large is its "
-        "variance after 48 blocks?",
-        answer="variance",
-        reply="You said {guess}. Measured: {measured_48:.0f}, the mean of 48 initializations.",
+        "Pre-norm, Glorot, 48 blocks: W_O alone is divided by √48. The stream enters with "
+        "variance 1. How large is its variance at the end?",
+        answer="measured_48",
+        reply="You said {guess}. Measured: {measured_48:.1f}, the mean of eight initializations.",
         low=1,
-        high=200,
-        value=10,
+        high=80,
+        value=2,
         shown="{guess}",
     ),
     data={
