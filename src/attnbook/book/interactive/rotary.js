@@ -9,9 +9,9 @@ attnbookFigures.compute.rotary = ({ base, back }, { curves }, { range, sum }) =>
   return {
     similar, friends, on, curves,
     heights: similar.map((s) => Math.max(0, s)),
-    first: friendsAmong(likeness(1000, 1))[0],
     peaks: range(most).map((i) => friends[i] ?? 0),
     has: range(most).map((i) => i < friends.length),
+    fell: range(most).map((i) => i < friends.length && on.includes(true)),
     friendly: range(longest).map((i) => friends.includes(i + 1)),
     listed: friends.join(", "),
     asked: { 1: "one back", 3: "three back" }[back],

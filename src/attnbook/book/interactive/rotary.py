@@ -18,7 +18,7 @@ from attnbook.book.interactive.drawing import (
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Guess, Slider
+from attnbook.book.interactive.figure import Choice, Figure, Slider
 from attnbook.positions import Rotary
 
 WIDTH, HANDS = 16, 2  # a head's entries; how many of its pairs are looked at, the fastest
@@ -28,9 +28,9 @@ MOST = 5  # friends that are marked
 TITLE = "Similarity of each distance to “{asked}” (two fastest hands)"
 ASKED = {"1": "one back", "3": "three back"}
 CURVES = (
-    (10000, "1", 1, VERMILLION, "base 10,000", (45, 61)),
-    (1000, "1", 1, BLUE, "base 1000", (45, 97)),
-    (10000, "3", 3, ORANGE, "three back, base 10,000", (41, 22)),
+    (10000, "1", 1, VERMILLION, ("base 10,000",), (46, 61)),
+    (1000, "1", 1, BLUE, ("base 1000",), (46, 97)),
+    (10000, "3", 3, ORANGE, ("three back,", "base 10,000"), (46, 29)),
 )
 RIGHT = (  # in %, measured by studies/pos_lengths.py: positions 1, 2, … 63 (3 to 63 for three back)
     "100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 100 92 90 90 "
@@ -75,9 +75,9 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "similar": similar,
         "heights": [max(0.0, s) for s in similar],
         "friends": friends,
-        "first": friends_among(likeness(1000, 1))[0],
         "peaks": (friends + [0] * MOST)[:MOST],
         "has": [i < len(friends) for i in range(MOST)],
+        "fell": [i < len(friends) and any(on) for i in range(MOST)],
         "friendly": [k in friends for k in range(1, LONGEST + 1)],
         "listed": ", ".join(map(str, friends)),
         "asked": ASKED[back],
@@ -109,7 +109,7 @@ def trained(top: float, bottom: float) -> Drawing:
 
 
 def marks() -> list[Drawing]:
-    """Above, a bar for each distance; below, the measured curves, with a line at each friend."""
+    """Above, a bar for each distance; below, measured curves, with lines where one must fall."""
     bars = [
         mark("rect", x=X + STEP * k - 2.1, width=4.2, y=number(f"heights.{k - 1}", -100, 156),
              height=number(f"heights.{k - 1}", 100),
@@ -117,14 +117,16 @@ def marks() -> list[Drawing]:
         for k in range(1, LONGEST + 1)
     ]  # fmt: skip
     friends = [
-        group(
-            mark("line", x1=number(f"peaks.{i}", STEP, X), x2=number(f"peaks.{i}", STEP, X),
-                 y1=232, y2=368, stroke=VERMILLION, stroke_width=1.5, stroke_dasharray="4 4"),
-            mark("text", text(f"{{peaks.{i}}}"), x=number(f"peaks.{i}", STEP, X), y=48,
-                 text_anchor="middle", font_weight="bold", fill=INK),
-            visibility=shown(f"has.{i}"),
-        )
+        part
         for i in range(MOST)
+        for part in (
+            mark("line", x1=number(f"peaks.{i}", STEP, X), x2=number(f"peaks.{i}", STEP, X),
+                 y1=232, y2=368, stroke=VERMILLION, stroke_width=1.5, stroke_dasharray="4 4",
+                 visibility=shown(f"fell.{i}")),
+            mark("text", text(f"{{peaks.{i}}}"), x=number(f"peaks.{i}", STEP, X), y=48,
+                 text_anchor="middle", font_weight="bold", fill=INK,
+                 visibility=shown(f"has.{i}")),
+        )
     ]  # fmt: skip
     curves = [
         group(
@@ -132,16 +134,16 @@ def marks() -> list[Drawing]:
                                    x_offset=X + STEP * start),
                  fill="none", stroke=colour, stroke_width=pick(f"on.{i}", "1.5", "3.5"),
                  stroke_opacity=pick(f"on.{i}", "0.45", "1")),
-            words(X + STEP * at[0], 368 - 1.3 * at[1] - 6, name, font_size=12, fill=colour,
-                  font_weight=pick(f"on.{i}", "400", "700")),
-            **({"data_answer": ""} if (base, back) == (1000, "1") else {}),  # falls at the answer
+            *(words(X + STEP * at[0], 362 - 1.3 * at[1] + 13 * row, name, font_size=12,
+                    fill=colour, font_weight=pick(f"on.{i}", "400", "700"))
+              for row, name in enumerate(names)),
         )
-        for i, (base, back, start, colour, name, at) in enumerate(CURVES)
+        for i, (_, _, start, colour, names, at) in enumerate(CURVES)
     ]  # fmt: skip
     return [
         words(4, 18, text(TITLE), font_weight="bold"),
         trained(54, 156),
-        words(X + STEP * 8, 48, "seen in training", "middle", font_size=11),
+        words(X + STEP * 8, 48, "trained", "middle", font_size=11),
         *bars,
         line(X + STEP * 15.5, 81, X + STEP * 64.6, 81, stroke_dasharray="2 3"),
         words(X - 5, 60, "1", "end", font_size=11),
@@ -153,9 +155,9 @@ def marks() -> list[Drawing]:
         *friends,
         words(X - 5, 242, "100", "end", font_size=11),
         words(X - 5, 372, "0 %", "end", font_size=11),
-        words(X + STEP * 40, 350, "We trained no model for this.", "middle",
+        words(X + STEP * 22, 356, "We trained no model for this.", "middle",
               visibility=shown("unknown")),
-        axis(368, "position (tokens)"),
+        axis(368, "position"),
     ]  # fmt: skip
 
 
@@ -192,15 +194,6 @@ rotary = Figure(
             shown="{base:,}",
         ),
         Choice("back", "Asked for the token", "1", ASKED),
-    ),
-    guess=Guess(
-        "With base 10,000 the first false friend is 20 back. Where is it with base 1000?",
-        answer="first",
-        reply="You said {guess} back; it is {first}. Move the slider to 1,000 to see it.",
-        low=16,
-        high=63,
-        value=20,
-        shown="{guess} back",
     ),
     data={"curves": [[int(share) for share in each.split()] for each in RIGHT]},
     examples=({"base": 1000}, {"back": "3"}, {"base": 100, "back": "3"}, {"base": 1000000}),

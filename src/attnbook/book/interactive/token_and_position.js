@@ -17,10 +17,11 @@ attnbookFigures.compute.token_and_position = ({ d, table, scaled }, { parts, v, 
   const most = Math.max(...whole), larger = Math.max(size, Math.SQRT1_2);
   return {
     size, share, mine, measured,
+    percent: 100 * share,
     word_bar: size / larger,
     position_bar: Math.SQRT1_2 / larger,
     strength: whole.map((x) => Math.sqrt(x / most)),
     n_words: sum(mine.map(Number)),
-    case: share < 0.1 ? 0 : share < 0.97 ? 1 : 2,
+    case: sum([0.05, 0.2, 0.8, 0.97].map((most) => +(share >= most))),
   };
 };

@@ -27,6 +27,14 @@ TEXT = "the cat saw the dog and the dog saw the cat but the bird saw neither"
 SENTENCE = TEXT.split()
 N = len(SENTENCE)
 VOCABULARY = list(dict.fromkeys(SENTENCE))
+SHARE = "Words cause {percent:.1f} % of what differs within a row of logits:"
+VERDICTS = (  # the words' share up to which each holds; the last one above
+    (0.05, "The word drowns."),
+    (0.2, "The position counts for most."),
+    (0.8, "Both count."),
+    (0.97, "The word counts for most, but the position counts, too."),
+    (1, "The position drowns."),
+)
 
 
 def parts(d: int, seed: int) -> list[int]:
@@ -69,11 +77,12 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "word_bar": size / larger,
         "position_bar": 0.5**0.5 / larger,
         "share": share,
+        "percent": 100 * share,
         "strength": (whole / whole.max()).sqrt().flatten().tolist(),
         "mine": mine.flatten().tolist(),
         "n_words": int(mine.sum()),
         "measured": data["measured"],
-        "case": 0 if share < 0.1 else 1 if share < 0.97 else 2,
+        "case": sum(share >= most for most, _ in VERDICTS[:-1]),
     }
 
 
@@ -120,7 +129,7 @@ def marks() -> list[Drawing]:
         words(364, 19, text("{size:.2f}")),
         words(364, 41, "0.71"),
         group(
-            words(12, 68, text("Words cause {share:.1%} of what differs within a row of logits:")),
+            words(12, 68, text(SHARE)),
             mark("rect", x=12, y=75, width=408, height=14, fill=ORANGE),
             mark("rect", x=12, y=75, width=number("share", 408), height=14, fill=BLUE),
             *cells,
@@ -143,18 +152,15 @@ token_and_position = Figure(
     compute=compute,
     marks=marks(),
     says={
-        "0": "The word drowns. In {n_words} of the 256 logits of this head the word's part (blue) "
-        "is larger than the position's (orange).",
-        "1": "Both count. In {n_words} of the 256 logits of this head the word's part (blue) is "
-        "larger than the position's (orange).",
-        "2": "The position drowns. In {n_words} of the 256 logits of this head the word's part "
-        "(blue) is larger than the position's (orange).",
+        str(case): f"{verdict} Words cause {{percent:.1f}} % of the differences, averaged over "
+        "heads that read 64 tokens; the map shows one head and 16 tokens."
+        for case, (_, verdict) in enumerate(VERDICTS)
     },
     table={
         "size of a word's entries": "{size:.3f}",
         "size of a position's entries": "0.707",
-        "share of the words, σ²/(σ² + v)": "{share:.2%}",
-        "logits of the map in which the word's part is larger, of 256": "{n_words}",
+        "share of the words among 64 tokens, σ²/(σ² + v)": "{percent:.2f} %",
+        "of the map's 256 logits (one head, 16 tokens), the word's part is larger in": "{n_words}",
     },
     controls=(
         Slider("d", "Width d", 512, values=WIDTHS),
@@ -164,10 +170,11 @@ token_and_position = Figure(
         Switch("scaled", "multiply by √d"),
     ),
     guess=Guess(
-        "A word's entries are 16 times smaller than a position's. What share of what differs "
-        "within a row of logits do words cause?",
+        "Width 512, table N(0, 1/d), no factor: a word's entries are 16 times smaller than a "
+        "position's. What share of what differs within a row of logits do words cause?",
         answer="share",
-        reply="You said {guess} %. Over 300 heads of width 512 we measured {measured}.",
+        reply="You said {guess} %. Over 300 heads of width 512 we measured {measured}, without "
+        "the factor.",
     ),
     data={
         "parts": {str(d): parts(d, 0) for d in WIDTHS},
