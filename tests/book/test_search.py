@@ -262,7 +262,8 @@ def test_what_is_shown_stands_on_the_page_outside_folds_tables_and_pictures(brow
         page.goto(site + name)
         shown = page.evaluate(
             "() => { const article = document.querySelector('article').cloneNode(true);"
-            "article.querySelectorAll('details:not(.more), table, .picture').forEach((each) => each.remove());"
+            "const apart = article.querySelectorAll('details:not(.more), table, .picture');"
+            "apart.forEach((each) => each.remove());"
             "return article.textContent.replace(/\\s+/g, ' '); }"
         )
         lines = [
