@@ -117,8 +117,8 @@ QUERIES = {
     "do all heads learn the same thing": ("#q-specialize", "#measure-do-heads", "#q-shared"),
     "why different heads learn different patterns": ("#q-specialize", "#measure-do-heads"),
     "how many heads": ("#measure-how-many-heads", "#q-heads"),
-    "grouped query attention": ("grouped-query", "#sharing-on-purpose", "#q-mqa"),
-    "multi query attention": ("multi-query", "#sharing-on-purpose", "#q-mqa"),
+    "grouped query attention": ("grouped-query", "#heads-grouped", "#q-mqa"),
+    "multi query attention": ("multi-query", "#heads-grouped", "#q-mqa"),
     "kv cache": ("key-value-cache", "KeyValueCache", "#q-cache"),
     "what does the output projection W_O do": ("#merging-what-w-o", "#q-output", "#through-w-o"),
     # Backpropagation
@@ -351,7 +351,7 @@ def test_a_result_leads_to_the_marked_sentence(page, site, from_disk):
     # In a chapter, the sentence is marked.
     search(page, "sharing on purpose")
     page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("05_many_heads.html#sharing-on-purpose"))
+    page.wait_for_url(re.compile("05_many_heads.html#heads-grouped"))
     assert shows_a_mark(page)
 
 
