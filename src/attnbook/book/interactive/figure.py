@@ -147,7 +147,7 @@ class Figure:
         controls: sliders, choices, switches.
         handles: what can be dragged.
         settings: further settings, without a control of their own (of a grid).
-        data: what is known beforehand: measured curves, drawn numbers; at most 50 KB.
+        data: drawn numbers; what a chapter measured comes by :meth:`with_data`; at most 50 KB.
         examples: settings under which the tests compare ``name.js`` with ``compute``.
     """
 
