@@ -243,6 +243,89 @@ def test_generation_stops_when_all_have_ended() -> None:
     assert model.generate(source, start_id=1, end_id=2, n_tokens=0).shape == (1, 0)
 
 
+# Beam search
+
+
+def log_probability(model: Transformer, source: Tensor, target: tuple[int, ...]) -> float:
+    """Of a whole target, by full passes."""
+    ids = torch.tensor([(1, *target)])
+    logits = model(source[None], ids[:, :-1])
+    logits[..., 0] = -torch.inf  # padding is never generated
+    return logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).sum().item()
+
+
+def score(model: Transformer, source: Tensor, target: tuple[int, ...], penalty: float) -> float:
+    return log_probability(model, source, target) / ((5 + len(target)) / 6) ** penalty
+
+
+def targets(n: int) -> list[tuple[int, ...]]:
+    """All that end, by token 2, within n tokens, and all of n tokens that don't."""
+    going, found = [()], []
+    for _ in range(n):
+        found += [(*each, 2) for each in going]
+        going = [(*each, token) for each in going for token in (1, 3, 4, 5, 6)]
+    return found + going
+
+
+def unpadded(row: Tensor) -> tuple[int, ...]:
+    return tuple(int(token) for token in row if token)
+
+
+def confident(seed: int) -> Transformer:
+    """Untied, its logits far apart: other beams, other answers."""
+    torch.manual_seed(seed)
+    model = Transformer(dataclasses.replace(PAIR, padding_id=0, tied=False))
+    with torch.no_grad():
+        model.output.weight *= 4
+    return model
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 2.0])
+def test_beams_enough_for_all_find_the_best_of_all(penalty: float) -> None:
+    for seed in range(3):
+        model, source = confident(seed), torch.randint(1, 7, (2, 4))
+        settings = {"start_id": 1, "end_id": 2, "n_tokens": 3}
+        found = model.generate(source, **settings, beams=6**3, length_penalty=penalty)
+        for ids, row in zip(source, found, strict=True):
+            best = max(targets(3), key=lambda y: score(model, ids, y, penalty))
+            assert unpadded(row) == best
+
+
+def beam_search(model, source, n_tokens, beams, penalty) -> tuple[int, ...]:
+    """The same as ``generate``, with lists and full passes."""
+    going, ended = [()], []
+    for n in range(1, n_tokens + 1):
+        longer = [(*each, token) for each in going for token in range(1, 7)]
+        longer.sort(key=lambda y: log_probability(model, source, y), reverse=True)
+        ended += [y for y in longer[:beams] if y[-1] == 2 or n == n_tokens]
+        if len(ended) >= beams:
+            break
+        going = [y for y in longer if y[-1] != 2][:beams]
+    return max(ended, key=lambda y: score(model, source, y, penalty))
+
+
+@pytest.mark.parametrize("beams", [2, 3, 5])
+def test_beam_search_goes_on_with_the_likeliest(beams: int) -> None:
+    lengths = set()
+    for seed in range(4):
+        model, source = confident(seed), torch.randint(1, 7, (3, 4))
+        for penalty in (0.0, 1.0):
+            found = model.generate(
+                source, start_id=1, end_id=2, n_tokens=5, beams=beams, length_penalty=penalty
+            )
+            for ids, row in zip(source, found, strict=True):
+                assert unpadded(row) == beam_search(model, ids, 5, beams, penalty)
+                lengths.add(len(unpadded(row)))
+    assert len(lengths) > 2
+
+
+def test_greedy_is_one_beam() -> None:
+    model, source = confident(3), torch.randint(1, 7, (12, 4))
+    greedy = model.generate(source, start_id=1, end_id=2, n_tokens=6)
+    one = model._beam_search(source, 1, 2, 6, 1, 0.6)
+    assert torch.equal(greedy, one)
+
+
 # Bad input
 
 
@@ -252,6 +335,13 @@ def test_generation_stops_when_all_have_ended() -> None:
     [
         (lambda m: m.generate(ones(2, 3), start_id=1, end_id=0, n_tokens=1), "end_id 0", "padding"),
         (lambda m: m.generate(ones(2, 3), start_id=1, end_id=2, n_tokens=10), "got 10", "most 9"),
+        (
+            lambda m: m.generate(
+                ones(2, 3), start_id=1, end_id=2, n_tokens=1, beams=2, temperature=1.0
+            ),
+            "beams=2 and temperature=1.0",
+            "does not draw",
+        ),
         (lambda m: m(ones(2, 12), ones(2, 3)), "got 12", "at most 9"),
         (lambda m: m(ones(2, 3), ones(2, 12)), "got 12", "at most 9"),
         (lambda m: m.loss(ones(2, 3), ones(2, 11)), "got 10", "at most 9"),

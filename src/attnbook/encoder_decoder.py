@@ -177,7 +177,7 @@ class Transformer(Model):
         >>> source, target = torch.randint(10, (2, 7)), torch.randint(10, (2, 5))
         >>> model(source, target).shape
         torch.Size([2, 5, 10])
-        >>> model.generate(source, start_id=1, end_id=2, n_tokens=4).shape[0]
+        >>> model.generate(source, start_id=1, end_id=2, n_tokens=4, beams=3).shape[0]
         2
     """
 
@@ -352,10 +352,19 @@ class Transformer(Model):
         top_k: int | None = None,
         top_p: float | None = None,
         generator: Generator | None = None,
+        beams: int = 1,
+        length_penalty: float = 0.0,
     ) -> Integer[Tensor, "batch target"]:
-        """One token after another, until each sequence has ended: the likeliest (greedy) or drawn.
+        r"""One token after another, until each sequence has ended: greedy, drawn, or beam search.
 
         Without dropout and without gradients, whatever mode the model is in; it stays in it.
+
+        Beam search goes on with the ``beams`` likeliest beginnings at once, until as many have
+        ended, and returns the one of these with the largest
+
+        .. math:: \frac{\log p(Y \mid \text{source})}{\big((5 + |Y|) / 6\big)^{\alpha}}
+
+        Greedy is one beam. What has not ended after ``n_tokens`` counts as it is.
 
         Args:
             source: token ids to read.
@@ -367,18 +376,30 @@ class Transformer(Model):
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             generator: source of randomness.
+            beams: how many beginnings are kept; more than one only at temperature 0.
+            length_penalty: α; 0 compares probabilities, 1 nearly the mean per token.
 
         Returns:
             The targets without the start token, at most ``n_tokens`` long.
 
         Raises:
             ValueError: if ``end_id`` is the padding, which the loss leaves out: no model learns to
-                end so.
+                end so; or logits are not finite.
+
+        Source: Wu et al. 2016 (GNMT), eq. 14, for the penalty, :math:`|Y|` with the end token.
         """
         padding = self.config.padding_id
         if end_id == padding:
             raise ValueError(f"end_id {end_id} is padding_id: the loss leaves it out")
+        if beams < 1 or (beams > 1 and temperature != 0):
+            raise ValueError(
+                "beams must be positive, and beam search does not draw: got "
+                f"beams={beams} and temperature={temperature}"
+            )
         check_length(n_tokens, self.config.max_tokens)
+        if beams > 1:
+            with self._evaluating():
+                return self._beam_search(source, start_id, end_id, n_tokens, beams, length_penalty)
         new = source.new_full((len(source), 1), start_id)
         target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
         with self._evaluating():
@@ -396,6 +417,58 @@ class Transformer(Model):
                 if ended.all():
                     break
         return target
+
+    def _beam_search(
+        self,
+        source: Integer[Tensor, "batch source"],
+        start_id: int,
+        end_id: int,
+        n_tokens: int,
+        beams: int,
+        length_penalty: float,
+    ) -> Integer[Tensor, "batch target"]:
+        batch, padding = len(source), self.config.padding_id
+        first_row = beams * torch.arange(batch, device=source.device)[:, None]
+        memory, cache = self.encode(source).repeat_interleave(beams, dim=0), self.new_cache()
+        source = source.repeat_interleave(beams, dim=0)  # (batch · beams, source)
+        new = source.new_full((len(source), 1), start_id)
+        begun = new[:, :0]
+        total = memory.new_full((batch, beams), -torch.inf)  # log-probability of each beginning
+        total[:, 0] = 0  # all begin alike: one counts
+        best = source.new_full((batch, n_tokens), end_id if padding is None else padding)
+        best_score = memory.new_full((batch,), -torch.inf)
+        n_ended = torch.zeros(batch, dtype=torch.long, device=source.device)
+        length = torch.zeros_like(n_ended)
+        among_best = torch.arange(2 * beams, device=source.device) < beams
+        for n in range(1, n_tokens + 1):
+            logits = self(source, new, memory=memory, cache=cache)[:, -1]
+            if padding is not None:
+                logits[:, padding] = -torch.inf
+            if not logits.amax(dim=-1).isfinite().all():
+                raise ValueError(f"logits must be finite, those of token {n} are not")
+            n_vocab = logits.shape[-1]
+            each = total.flatten()[:, None] + logits.log_softmax(dim=-1)  # (batch · beams, vocab)
+            # So many that enough go on, even if half of them end.
+            total, index = each.unflatten(0, (batch, beams)).flatten(1).topk(2 * beams)
+            row, token = first_row + index // n_vocab, index % n_vocab  # (batch, 2 · beams)
+            longer = torch.cat([begun[row], token[..., None].to(begun.dtype)], dim=-1)
+            ends = token == end_id
+            done = among_best & (ends | (n == n_tokens)) & total.isfinite()
+            score = (total / ((5 + n) / 6) ** length_penalty).masked_fill(~done, -torch.inf)
+            score, place = score.max(dim=1)
+            better = (score > best_score) & (n_ended < beams)
+            best[better, :n] = longer[better, place[better]]
+            best_score, length = score.where(better, best_score), length.masked_fill(better, n)
+            n_ended += done.sum(dim=1)
+            if (n_ended >= beams).all():
+                break
+            total, place = total.masked_fill(ends, -torch.inf).topk(beams)
+            row = row.gather(1, place).flatten()
+            begun = longer[first_row // beams, place].flatten(0, 1)
+            new = begun[:, -1:]
+            for block in cache:
+                block.reorder(row)
+        return best[:, : int(length.max())]
 
     def _embed(
         self,
