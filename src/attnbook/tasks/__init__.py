@@ -1,5 +1,6 @@
 """Small real problems, and the loop that trains a model on them."""
 
+from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
 from attnbook.tasks.reversal import reversal_batch
 from attnbook.tasks.text import (
     TextTask,
@@ -11,13 +12,17 @@ from attnbook.tasks.text import (
 from attnbook.tasks.training import Record, accuracy, train
 
 __all__ = [
+    "DatesTask",
+    "Phrase",
     "Record",
     "TextTask",
     "accuracy",
     "bpe_tokenizer",
     "python_topics",
     "read_text",
+    "readings",
     "reversal_batch",
     "train",
     "word_tokenizer",
+    "write_date",
 ]
