@@ -136,6 +136,36 @@ def held_out_loss(model, phrases, shift=1):
     return loss_of(model, *task().encode(phrases), shift).item()
 
 
+PHRASES = ("5 March 2024", "mardi 5 mars 2024", "25.12.1999", "1998年7月14日")
+
+
+@torch.no_grad()
+def checks(model, phrases, shift=1):
+    """What the model writes, and three quick looks at how."""
+    source = task().encode_texts(PHRASES)
+    written = model.generate(source, start_id=START, end_id=END, n_tokens=12)
+    found = {"writes": task().decode(written)}
+    source, target = task().encode(phrases)
+    read = target[:, :-1] if shift else target[:, 1:]
+    memory = model.encode(source)
+    logits = model.decode(read, memory, source)
+    other = read.clone()
+    other[:, 4] = read[:, 4].roll(1)  # the last digit of the year
+    changed = (model.decode(other, memory, source) - logits).abs()
+    found["reads ahead"] = changed[:, :4].amax().item()
+    real = read != PADDING
+    best = logits.argmax(-1)
+    found["copies what it reads"] = percent((best == read)[real].tolist())
+    written = model.generate(source, start_id=START, end_id=END, n_tokens=12)
+    start = target[:, :1]
+    again = model(source, torch.cat([start, written[:, :-1]], 1)).argmax(-1)
+    real = written != PADDING
+    found["agrees with its full pass"] = percent(
+        (again == written)[real].tolist()
+    )
+    return found
+
+
 def learn(seed, case, steps=None):
     """A trained model; its learning curve and held-out results."""
     settings = dict(CASES[case])
@@ -162,7 +192,7 @@ def learn(seed, case, steps=None):
     for name, phrases in held_out.items():
         numbers[name] = exact(model, phrases)
         numbers[f"{name} loss"] = held_out_loss(model, phrases, shift)
-    return model, numbers
+    return model, numbers | checks(model, held_out["days"][:200], shift)
 
 
 def run(seed, case, steps=None):
