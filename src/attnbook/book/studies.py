@@ -198,6 +198,8 @@ def _same(now: Any, recorded: Any) -> bool:
         return len(now) == len(recorded) and all(map(_same, now, recorded))
     if isinstance(now, list) or recorded is None:
         return False
+    if isinstance(now, str):
+        return bool(now == recorded)
     return math.isclose(now, recorded, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
@@ -223,12 +225,14 @@ def _run(name: str, case: str, seed: int, **shorter: object) -> Numbers:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """Numbers as JSON keeps them."""
+    """Numbers and texts as JSON keeps them."""
     if isinstance(value, (list, tuple)):
         return [_plain(each, what) for each in value]
+    if isinstance(value, str):
+        return value
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, (bool, int, float)):
-        raise TypeError(f"{what} must be a number or a list of numbers, got {value!r}")
+        raise TypeError(f"{what} must be a number, a text or a list of these, got {value!r}")
     if not math.isfinite(number):
         raise ValueError(f"{what} is {number}: a record holds finite numbers")
     return number
