@@ -213,7 +213,7 @@ def _iso(year: str, month: int, day: int | None) -> str:
         return ""
     number = int(year) if len(year) == 4 else FIRST.year + (int(year) - FIRST.year) % 100
     try:
-        iso = datetime.date(number, month, day or 1).isoformat()
+        iso = datetime.date(number, month, 1 if day is None else day).isoformat()
     except ValueError:
         return ""
-    return iso if day else iso[:7]
+    return iso[:7] if day is None else iso
