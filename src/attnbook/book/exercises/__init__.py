@@ -51,17 +51,27 @@ from attnbook.book.exercises.chapter_08 import (
     check_scale_branches,
     check_token_cosine,
 )
+from attnbook.book.exercises.chapter_09 import (
+    check_beam_step,
+    check_causes,
+    check_exact_match,
+    check_shift,
+    check_three_masks,
+)
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
     "MistakeError",
     "check_alibi",
     "check_attention_backward",
+    "check_beam_step",
     "check_cache_bytes",
+    "check_causes",
     "check_content_share",
     "check_cross_head",
     "check_edge_attention",
     "check_embed",
+    "check_exact_match",
     "check_fewer_biases",
     "check_fold_bias",
     "check_from_tiled",
@@ -80,11 +90,13 @@ __all__ = [
     "check_scale_branches",
     "check_scaled_weights",
     "check_shared_as_full",
+    "check_shift",
     "check_sinusoids",
     "check_softmax_backward",
     "check_softmax_jacobian",
     "check_split_heads",
     "check_sum_groups",
+    "check_three_masks",
     "check_tied_gradient",
     "check_to_half_split",
     "check_token_cosine",
