@@ -154,9 +154,10 @@ def checks(model, phrases, shift=1):
     memory = model.encode(source)
     logits = model.decode(read, memory, source)
     other = read.clone()
-    other[:, 4] = read[:, 4].roll(1)  # the last digit of the year
+    year = 4 if shift else 3  # its last digit
+    other[:, year] = read[:, year].roll(1)
     changed = (model.decode(other, memory, source) - logits).abs()
-    found["reads ahead"] = changed[:, :4].amax().item()
+    found["reads ahead"] = changed[:, :year].amax().item()
     real = read != PADDING
     best = logits.argmax(-1)
     found["copies what it reads"] = percent((best == read)[real].tolist())
