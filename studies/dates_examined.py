@@ -298,5 +298,5 @@ def examine(model):
 
 
 def run(seed, steps=None):
-    model, numbers = learn(seed, "plain", steps)
+    model, numbers = learn(seed, "longer", steps)
     return numbers if steps else numbers | examine(model)
