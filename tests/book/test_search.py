@@ -160,6 +160,16 @@ QUERIES = {
         "#q-warm",
     ),
     "pytorch default initialization multiheadattention": ("implementations.html#", "#q-default"),
+    # Encoder and decoder
+    "shifted right decoder input": ("#q-shift", "#the-shift"),
+    "what is teacher forcing": ("#q-teacher", "term-teacher-forcing"),
+    "loss goes to zero but output is garbage": ("#q-garbage", "#date-patients"),
+    "memory_key_padding_mask": ("#q-padding-masks", "#which-masks"),
+    "which encoder layer does the decoder read": ("#q-memory-layer", "#date-memory"),
+    "beam search or greedy": ("#q-beam", "#greedy-or-beams", "term-beam-search"),
+    "label smoothing": ("#label-smoothing", "term-label-smoothing"),
+    "exact match and loss": ("#q-exact", "#loss-per-token"),
+    "train a whole transformer": ("09_transformer.html",),
     # The package
     "load gpt2 weights huggingface": ("#q-load", "attnbook.convert", "other-libraries"),
     "scaled_dot_product_attention": ("attnbook.attention.scaled_dot_product_attention",),

@@ -118,8 +118,8 @@ class DatesTask:
         seed: which answers are held out, and which phrases are in the sets.
         size: phrases in each held-out set.
 
-    Source: the task is that of the sequence-to-sequence tutorials of 2017 (Keras' and Ng's dates);
-    the phrases are CLDR's.
+    Source: Ahmed 2017 (keras-attention) had a recurrent encoder-decoder read dates; the phrases
+    are those of Unicode's CLDR, by Babel.
 
     Example:
         >>> task = DatesTask(size=100)
