@@ -18,12 +18,12 @@ PADDING, START, END, UNKNOWN = range(4)
 
 LOCALES = ("en_US", "en_GB", "de", "fr", "es", "it", "nl", "sv", "pl", "tr", "ru", "ja")
 NEW_LOCALES = ("nb", "pt", "cs", "fi", "el")
-"""Never trained on: a neighbour of Swedish, one of Spanish, ever stranger ones, new letters."""
+"""Languages to test on, from a neighbour of Swedish to one with other letters."""
 
 FORMATS = ("full", "long", "medium", "short", "yMMMEd", "yMMMM")
-"""Four lengths of CLDR, and two of its skeletons; the last has no day: "March 2024" → 2024-03."""
+"""Four lengths of CLDR and two of its skeletons, of which the last has no day."""
 NEW_FORMATS = ("EEEE d MMM y", "d-MMM-y", "MMMM d y", "y MMMM d")
-"""Never trained on: known parts mixed, new marks, a new order, the year first."""
+"""Formats to test on, with known parts mixed, new marks, and new orders."""
 
 FIRST, LAST = datetime.date(1950, 1, 1), datetime.date(2049, 12, 31)
 """A hundred years, so that two digits say which year it is."""
