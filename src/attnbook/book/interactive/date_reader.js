@@ -20,6 +20,6 @@ attnbookFigures.compute.date_reader = (settings, { phrases }, { range }) => {
     verdict: !iso ? "no single right answer" : answer === iso ? "✓ right" : `✗ right: ${iso}`,
     after: at ? `After “${begun}”` : "First",
     token: quoted(token), whom: reads[best], place: best + 1,
-    p_cut: step.p_cut, instead: quoted(next), case: cut ? "cut" : "whole",
+    p_cut: step.p_cut, instead: quoted(next), case: !cut ? "whole" : step.p_cut === p ? "same" : "cut",
   };
 };

@@ -31,7 +31,13 @@ PHRASES = {
     "5. listopada 2024.": "",
 }
 """Phrase -> its right answer, "" where none is, or several are."""
-NOTES = {"2024 March 5": "new order", "5. března 2024": "Czech", "03/04/05": "ambiguous"}
+NOTES = {
+    "2024 March 5": "new order",
+    "5. března 2024": "Czech",
+    "03/04/05": "ambiguous",
+    "31 February 2023": "no such day",
+    "5. listopada 2024.": "Croatian: October",
+}
 READS, WRITES = 24, 11  # characters of the longest phrase; of an answer with its end
 CELL, LEFT, TOP = 28, 76, 160  # of the answer
 
@@ -81,7 +87,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "p": step["top"][0][1],
         "p_cut": step["p_cut"],
         "instead": quoted(next_token),
-        "case": "cut" if cut else "whole",
+        "case": "whole" if not cut else "same" if step["p_cut"] == step["top"][0][1] else "cut",
     }  # fmt: skip
 
 
@@ -154,8 +160,8 @@ date_reader = Figure(
     name="date_reader",
     title="A phrase becomes a date, one character after another",
     description=(
-        "An encoder-decoder reads “mardi 5 mars 2024”, a row of cells, and has written 2024-0, a "
-        "second row below. The digit 3 comes next. Lines lead from its cell to the characters of "
+        "An encoder-decoder reads “mardi 5 mars 2024”, a row of cells, and has written 2024-03-0, "
+        "a second row below. The digit 5 comes next. Lines lead from its cell to the characters of "
         "the phrase, as wide as the attention to them, and bars above the phrase show the same "
         "weights; the heaviest is outlined. Below are the three likeliest characters as bars, and "
         "the whole answer, 2024-03-05, with its probability."
@@ -169,6 +175,8 @@ date_reader = Figure(
         "cut": "{after}, {token} has {p_cut:.1%} instead of {p:.1%} if the decoder cannot attend "
         "to “{whom}”, character {place} of the phrase, which had {w:.0%} of the weight. The "
         "likeliest is then {instead}.",
+        "same": "{after}, {token} keeps its {p:.1%} if the decoder cannot attend to “{whom}”, "
+        "character {place} of the phrase, which had {w:.0%} of the weight.",
     },
     table={
         "written so far, and next": "{after}: {token}",
@@ -182,12 +190,13 @@ date_reader = Figure(
             f"{i}": each + (f" ({NOTES[each]})" if each in NOTES else "")
             for i, each in enumerate(PHRASES)
         }),
-        Slider("at", "Characters written", 6, low=0, high=WRITES - 1, step=1),
+        Slider("at", "Characters written", 9, low=0, high=WRITES - 1, step=1),
         Switch("cut", "Cut the heaviest edge"),
     ),
     handles=[Handle("next", "at", "", CELL, LEFT + CELL / 2, 0)],
     examples=(
         {"at": 0},
+        {"at": 6},
         {"at": 9, "cut": True},
         {"phrase": "2", "at": 10, "cut": True},
         {"phrase": "3", "at": 6, "cut": True},
