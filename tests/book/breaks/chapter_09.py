@@ -6,7 +6,7 @@ BREAKS = [
     # what earlier positions read
     ("date-gradient-later", "triu(1)", "tril(-1)"),
     # the padding of the source in place of the target's
-    ("date-mask-target-same", 'masks("without target")', 'masks("without self")'),
+    ("date-mask-target-same", 'lost("without target")', 'lost("without self")'),
     # the first encoder layer is changed
     ("date-memory-level", "both.encoder_blocks[-1]", "both.encoder_blocks[0]"),
     # the future is in sight, and with it the padding
