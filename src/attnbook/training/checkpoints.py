@@ -1,0 +1,164 @@
+"""Checkpoints: one file with all that the next step depends on, written whole."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbook import files
+from attnbook.training.config import TrainingConfig
+from attnbook.training.history import History
+
+FORMAT = "attnbook training 1"
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """A training on disk: ``checkpoint.safetensors`` in a folder.
+
+    It holds the model's parameters, Adam's moments and the history as tensors, and the
+    configuration and a description of the model as JSON in the file's metadata. Each save replaces
+    the file at once, so there is always a whole one.
+
+    Example: see :func:`attnbook.training.train`.
+    """
+
+    folder: Path
+    model: nn.Module
+    adam: torch.optim.AdamW
+    config: TrainingConfig
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.folder / "checkpoint.safetensors"
+
+    def save(self, history: History) -> None:
+        """Write the state after ``len(history.losses)`` steps.
+
+        Raises:
+            OSError: if it can't be written. What was there before is there still.
+        """
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        for i, state in self.adam.state_dict()["state"].items():
+            tensors |= {f"adam.{i}.{name}": t for name, t in state.items()}
+        tensors["history.losses"] = torch.tensor(history.losses, dtype=torch.float64)
+        tensors["history.targets"] = torch.tensor(history.targets, dtype=torch.int64)
+        metadata = {
+            "format": FORMAT,
+            "config": json.dumps(dataclasses.asdict(self.config)),
+            "model": json.dumps(describe(self.model)),
+            "evaluations": json.dumps(history.evaluations),
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for interrupted in self.folder.glob(".*.unfinished"):
+                interrupted.unlink()  # by a kill
+            files.write(self.path, tensors, metadata)
+        except OSError as error:
+            message = (
+                f"the checkpoint after {len(history.losses)} steps can't be written "
+                f"({error.strerror}); " + ("the last one is kept" if self.exists() else "none is")
+            )
+            raise OSError(error.errno, message, str(self.path)) from error
+
+    def exists(self) -> bool:
+        """Whether there is one."""
+        return self.path.exists()
+
+    def load(self) -> History:
+        """Put model and optimizer into the saved state, and return the history.
+
+        Raises:
+            ValueError: if it is no checkpoint of this format, or one of another model or
+                configuration: names the first difference.
+        """
+        tensors, metadata = files.read(self.path)
+        _check_format(self.path, metadata)
+        _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
+        config = json.dumps(dataclasses.asdict(self.config))
+        _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
+        self.model.load_state_dict(_below("model", tensors))
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _below("adam", tensors).items():
+            i, part = name.split(".")
+            state.setdefault(int(i), {})[part] = tensor
+        groups = self.adam.state_dict()["param_groups"]
+        self.adam.load_state_dict({"state": state, "param_groups": groups})
+        return History(
+            tensors["history.losses"].tolist(),
+            tensors["history.targets"].tolist(),
+            {int(step): value for step, value in json.loads(metadata["evaluations"]).items()},
+        )
+
+
+def load_model(folder: str | Path, model: nn.Module) -> None:
+    """Copy the parameters in a training's folder into a model of the same kind.
+
+    Raises:
+        ValueError: if the checkpoint is of another format or model: names the first difference.
+
+    Example:
+        >>> import tempfile
+        >>> from attnbook.training import train
+        >>> model, again = nn.Linear(2, 1), nn.Linear(2, 1)
+        >>> config = TrainingConfig(steps=3, learning_rate=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     history = train(
+        ...         model, lambda generator: (torch.randn(4, 2, generator=generator),), config,
+        ...         loss=lambda model, x: (model(x).square().sum(), len(x)), folder=folder,
+        ...     )
+        ...     load_model(folder, again)
+        >>> torch.equal(model.weight, again.weight)
+        True
+    """
+    path = Path(folder) / "checkpoint.safetensors"
+    tensors, metadata = files.read(path)
+    _check_format(path, metadata)
+    _check_same(path, json.loads(metadata["model"]), describe(model))
+    model.load_state_dict(_below("model", tensors))
+
+
+def describe(model: nn.Module) -> dict[str, str]:
+    """Class and settings of each part, shape and type of each tensor.
+
+    Example:
+        >>> describe(nn.Linear(2, 1, bias=False))
+        {'model': 'Linear(in_features=2, out_features=1, bias=False)',
+         'weight': '(1, 2) torch.float32'}
+    """
+    parts = {
+        name or "model": f"{type(part).__name__}({part.extra_repr()})"
+        for name, part in model.named_modules()
+    }
+    return parts | {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.state_dict().items()}
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    prefix += "."
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _decisive(config: str) -> dict[str, Any]:
+    """The settings that the same steps depend on: a constant rate does not on their number."""
+    settings: dict[str, Any] = json.loads(config)
+    if settings["schedule"] == "constant":
+        del settings["steps"]
+    return settings
+
+
+def _check_format(path: Path, metadata: dict[str, str]) -> None:
+    if (found := metadata.get("format")) != FORMAT:
+        raise ValueError(f"{path} has the format {found!r}, expected {FORMAT!r}")
+
+
+def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    for name in [*there, *here]:
+        if there.get(name) != here.get(name):
+            raise ValueError(
+                f"{path} is of another training: its {name} is {there.get(name, 'absent')}, "
+                f"and here it is {here.get(name, 'absent')}"
+            )

@@ -1,0 +1,112 @@
+"""What decides the numbers of a training: the configuration, its schedule, its optimizer."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from attnbook.blocks import check_choice
+
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    r"""All that decides the numbers of a training, apart from the model and its data.
+
+    The learning rate grows linearly, and is constant or falls along half a cosine to a tenth:
+
+    .. math::
+        \eta_t = \eta \min\Big(1, \frac{t}{w}\Big) \qquad
+        \text{cosine, } t > w\text{:}\quad
+        \eta_t = \eta \Big(0.1 + 0.9 \cdot \tfrac12 \big(1 + \cos \pi \tfrac{t - w}{n - w}\big)\Big)
+
+    Args:
+        steps: :math:`n`, the number of updates.
+        learning_rate: :math:`\eta`.
+        seed: of the batches and of dropout, see :func:`attnbook.training.train`.
+        warmup: :math:`w`, steps over which the rate grows from 0.
+        schedule: ``"constant"`` or ``"cosine"``.
+        shards: batches a step, whose gradients are accumulated.
+        clip: largest norm of the gradient; not clipped if not given.
+        weight_decay: AdamW's, on what :func:`decayed` lists. Without it, AdamW is Adam.
+        betas: Adam's.
+        eps: Adam's.
+        bfloat16: compute the loss under autocast; parameters and moments keep their type.
+
+    Raises:
+        ValueError: if ``steps``, ``shards`` or ``learning_rate`` is not positive, or the schedule
+            is unknown.
+
+    Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε; Loshchilov and Hutter 2017 for
+    the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the tenth.
+
+    Example:
+        >>> config = TrainingConfig(steps=100, learning_rate=1e-3, warmup=10, schedule="cosine")
+        >>> [round(config.rate(step), 5) for step in (1, 10, 55, 100)]
+        [0.0001, 0.001, 0.00055, 0.0001]
+    """
+
+    steps: int
+    learning_rate: float
+    seed: int = 0
+    warmup: int = 0
+    schedule: Schedule = "constant"
+    shards: int = 1
+    clip: float | None = None
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what would train nothing, or something else."""
+        check_choice("schedule", self.schedule, Schedule)
+        for name in ("steps", "shards", "learning_rate"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step; the first is 1."""
+        if self.schedule == "cosine" and step > self.warmup:
+            progress = (step - self.warmup) / (self.steps - self.warmup)
+            return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+        return self.learning_rate * min(1.0, step / self.warmup if self.warmup else 1.0)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.AdamW:
+        """AdamW on all parameters that are trained."""
+        matrices = decayed(model)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        groups = [
+            {
+                "params": [(name, p) for name, p in trained.items() if name in matrices],
+                "weight_decay": self.weight_decay,
+            },
+            {
+                "params": [(name, p) for name, p in trained.items() if name not in matrices],
+                "weight_decay": 0.0,
+            },
+        ]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=self.learning_rate,
+            betas=self.betas,
+            eps=self.eps,
+            fused=True,
+        )
+
+
+def decayed(model: nn.Module) -> list[str]:
+    """The parameters that weight decay pulls to zero: those with two dimensions or more.
+
+    Matrices of linear layers and tables of embeddings and positions; no bias, no norm.
+
+    Source: Radford et al. 2018, section 4.1; as in nanoGPT, ``configure_optimizers``.
+
+    Example:
+        >>> decayed(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))
+        ['0.weight']
+    """
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.dim() >= 2]

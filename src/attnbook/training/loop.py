@@ -1,0 +1,263 @@
+"""The loop: draw batches, add up gradients, step, evaluate, save."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from attnbook.training.checkpoints import Checkpoint
+from attnbook.training.config import TrainingConfig
+from attnbook.training.history import History
+from attnbook.training.processes import Processes, gradient_of, processes
+
+Batch = tuple[Tensor, ...]
+
+
+def train(
+    model: nn.Module,
+    next_batch: Callable[[Generator], Batch],
+    config: TrainingConfig,
+    *,
+    loss: Callable[..., tuple[Tensor, Any]] | None = None,
+    evaluate: Callable[[Any], float] | None = None,
+    evaluate_every: int = 50,
+    stop: Callable[[History], bool] | None = None,
+    folder: str | Path | None = None,
+    save_every: int = 100,
+    compile: bool = False,
+    fast: bool = False,
+) -> History:
+    r"""Train ``model`` by Adam, each step on the batches of ``config.shards`` shards.
+
+    .. math:: g = \frac{1}{\sum_s n_s} \sum_s \nabla L_s
+
+    :math:`L_s` is the summed loss of shard :math:`s` and :math:`n_s` its number of targets, so
+    batches of unequal padding add up. All that is random in a shard, its batch and its dropout,
+    comes from (seed, step, shard). Nothing else is carried from step to step but parameters,
+    moments and history, which a checkpoint holds: a training that was killed and is started again
+    ends in the same bits as one that was not.
+
+    Under ``torchrun``, the shards are spread over the processes, and their gradients are added in
+    the order of the shards: the same bits for any number of processes, on the same machine with
+    the same number of threads (``torchrun`` sets ``OMP_NUM_THREADS`` to 1). It takes the memory
+    of one gradient more for each process.
+
+    A progress bar goes to the standard error; the environment variable ``TQDM_DISABLE`` switches
+    it off.
+
+    Args:
+        model: trained in place, on the device and in the type that it has. All processes start
+            from the parameters of the first.
+        next_batch: makes a batch, a tuple of tensors, from the generator that it is given.
+        config: what decides the numbers.
+        loss: called with the model and the tensors of a batch, returns the sum over targets and
+            their number; ``model.loss(*batch, reduction="sum")`` if not given.
+        evaluate: called in evaluation mode, without gradients, every ``evaluate_every`` steps and
+            at the end, in the first process.
+        evaluate_every: steps between evaluations.
+        stop: called after each evaluation; if it returns ``True``, the training ends.
+        folder: where the checkpoint is kept. If there is one, the training goes on from it.
+        save_every: steps between checkpoints; one more is written at the end.
+        compile: run the loss through ``torch.compile``; its dropout draws other numbers.
+        fast: let ``DistributedDataParallel`` add the gradients in its own order, while it computes
+            others, and a GPU use algorithms that are not deterministic.
+
+    Returns:
+        The losses and evaluations, those before a resume too.
+
+    Raises:
+        ValueError: if the shards can't be spread evenly, or the checkpoint is of another training.
+        FloatingPointError: if the loss is no longer finite; names the step, which is not taken.
+        OSError: if a checkpoint can't be written.
+
+    Example:
+        >>> from attnbook import Encoder, ModelConfig
+        >>> from attnbook.tasks import reversal_batch
+        >>> model = Encoder(ModelConfig(vocab_size=4, d_model=16))
+        >>> config = TrainingConfig(steps=3, learning_rate=1e-3, shards=2)
+        >>> history = train(model, lambda generator: reversal_batch(8, 4, 4, generator), config)
+        >>> history.targets
+        [64, 64, 64]
+    """
+    here = processes()
+    if config.shards % here.count:
+        raise ValueError(
+            f"{config.shards} shards can't be spread evenly over {here.count} processes"
+        )
+    device = next(model.parameters()).device
+    adam, history = config.optimizer(model), History()
+    checkpoint = None if folder is None else Checkpoint(Path(folder), model, adam, config)
+    if checkpoint is not None and here.from_first(checkpoint.exists):
+        history = checkpoint.load()
+    here.share(list(model.state_dict().values()))
+
+    parameters = [p for group in adam.param_groups for p in group["params"]]
+    objective: nn.Module = Objective(model, loss)
+    if compile:
+        objective = torch.compile(objective)  # type: ignore[assignment]
+    if fast and here.count > 1:
+        objective = DistributedDataParallel(objective)
+
+    def save() -> None:
+        if checkpoint is not None and here.rank == 0:
+            checkpoint.save(history)
+
+    def stopped() -> bool:
+        return stop is not None and len(history.losses) in history.evaluations and stop(history)
+
+    model.train()
+    save()  # now, not after an hour, if it can't be
+    with _progress(config, history, here) as show, _arithmetic(device, fast):
+        while len(history.losses) < config.steps and not stopped():
+            step = len(history.losses) + 1
+            mean, count = _accumulate(objective, parameters, next_batch, config, step, here)
+            if not np.isfinite(mean):
+                raise FloatingPointError(f"the loss is {mean} at step {step}")
+            if config.clip is not None:
+                nn.utils.clip_grad_norm_(parameters, config.clip)
+            for group in adam.param_groups:
+                group["lr"] = config.rate(step)
+            adam.step()
+            adam.zero_grad()
+            history.losses.append(mean)
+            history.targets.append(count)
+            if evaluate is not None and (step % evaluate_every == 0 or step == config.steps):
+                seed_shard(config.seed, step, config.shards)  # its own, behind those of the shards
+                with _evaluating(model), _autocast(device, config):
+                    history.evaluations[step] = here.from_first(lambda: float(evaluate(model)))
+            if step % save_every == 0 or step == config.steps or stopped():
+                save()
+            show()
+    return history
+
+
+class Objective(nn.Module):
+    """A model whose forward pass is its summed loss, as ``DistributedDataParallel`` wants it.
+
+    Example:
+        >>> objective = Objective(nn.Linear(2, 1), lambda model, x: (model(x).sum(), len(x)))
+        >>> objective(torch.zeros(3, 2))[1]
+        3
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., tuple[Tensor, Any]] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, Any]:
+        """The sum over targets, and their number."""
+        if self.loss is None:
+            summed: tuple[Tensor, Any] = self.model.loss(*batch, reduction="sum")  # type: ignore[operator]
+            return summed
+        return self.loss(self.model, *batch)
+
+
+def seed_shard(seed: int, step: int, shard: int) -> Generator:
+    """A generator for the shard's batch; torch's global generator, for dropout, is seeded too.
+
+    Example:
+        >>> torch.rand(2, generator=seed_shard(0, 1, 0)), torch.rand(1)
+        (tensor([0.1451, 0.6734]), tensor([0.4856]))
+    """
+    batch, dropout = np.random.SeedSequence([seed, step, shard]).generate_state(2, np.uint64)
+    torch.manual_seed(int(dropout))
+    return Generator().manual_seed(int(batch))
+
+
+def _accumulate(
+    objective: nn.Module,
+    parameters: Sequence[Tensor],
+    next_batch: Callable[[Generator], Batch],
+    config: TrainingConfig,
+    step: int,
+    here: Processes,
+) -> tuple[float, int]:
+    """Leave the step's gradient in the parameters; return the mean loss and the number of targets.
+
+    In each round, every process computes one shard.
+    """
+    device = parameters[0].device
+    parallel = isinstance(objective, DistributedDataParallel)
+    total, sums, counts = None, [], []
+    for first in range(0, config.shards, here.count):
+        generator = seed_shard(config.seed, step, first + here.rank)
+        batch = [tensor.to(device) for tensor in next_batch(generator)]
+        is_last = first + here.count == config.shards
+        with objective.no_sync() if parallel and not is_last else nullcontext():  # type: ignore[operator]
+            with _autocast(device, config):
+                summed, count = objective(*batch)
+            # The only shard's number of targets is the step's: its mean, as model.loss gives it.
+            (summed / count if config.shards == 1 else summed).backward()
+        sums.append(summed.detach())
+        counts.append(torch.as_tensor(count, device=device))
+        if here.count > 1 and not parallel:
+            total = here.add_gradients(total, parameters)
+    if total is not None:
+        for p, gradient in zip(
+            parameters, total.split([p.numel() for p in parameters]), strict=True
+        ):
+            p.grad = gradient.view_as(p)
+    # (rounds,) of each process -> (shards,) in their order, whoever computed them
+    all_sums = torch.stack(here.gather(torch.stack(sums)), dim=1).flatten()
+    all_counts = torch.stack(here.gather(torch.stack(counts)), dim=1).flatten()
+    n_targets = int(all_counts.sum())
+    if config.shards > 1:
+        averaged_over = here.count if parallel else 1  # what DistributedDataParallel divided by
+        for p in parameters:
+            p.grad = gradient_of(p).div_(n_targets / averaged_over)
+    return (all_sums.sum() / all_counts.sum()).item(), n_targets
+
+
+@contextmanager
+def _progress(
+    config: TrainingConfig, history: History, here: Processes
+) -> Iterator[Callable[[], None]]:
+    """A bar with the loss, targets per second and the time left; gives what advances it."""
+    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or here.rank > 0
+    done = len(history.losses)
+    with tqdm(
+        total=config.steps, initial=done, desc="training", unit="step", leave=False, disable=quiet
+    ) as bar:
+
+        def show() -> None:
+            rate = sum(history.targets[done:]) / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"loss {history.losses[-1]:.3f}, {rate:,.0f} tokens/s", False)
+            bar.update()
+
+        yield (lambda: None) if quiet else show
+
+
+@contextmanager
+def _arithmetic(device: torch.device, fast: bool) -> Iterator[None]:
+    """Leave torch's global generators as they were; on a GPU, compute the same bits each time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if device.type == "cuda" and not fast:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _autocast(device: torch.device, config: TrainingConfig) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.bfloat16)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train()

@@ -1,0 +1,168 @@
+"""What is killed goes on, bit for bit; what can't be read or written is said."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spawned import SECONDS, different, results, started, worker
+from torch import nn
+from worker import MODEL, padded_batch, run
+
+from attnbook import Encoder, LanguageModel, files
+from attnbook.training import History, TrainingConfig, load_model, train
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:
+    # Saving at every step takes more time than the step, so many kills fall into a save.
+    case: dict[str, Any] = {"dtype": "float32", "save_every": 1, "config": {"steps": 200}}
+    uninterrupted = results(tmp_path / "uninterrupted", case)
+    resumed = {**case, "folder": str(tmp_path / "run"), "pause": 0.005}
+    checkpoint, moments, steps = tmp_path / "run/checkpoint.safetensors", random.Random(1), []
+    for _ in range(5):
+        with started(worker(tmp_path / "out", resumed)) as process:
+            before = checkpoint.stat().st_ino if checkpoint.exists() else None
+            deadline = time.monotonic() + SECONDS
+            while not checkpoint.exists() or checkpoint.stat().st_ino == before:
+                assert process.poll() is None, process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0, 0.2))
+            process.kill()
+            process.wait(SECONDS)
+        steps.append(len(files.read(checkpoint)[0]["history.losses"]))
+    assert steps == sorted(steps)
+    assert 0 < steps[-1] < 200
+    assert not different(uninterrupted, results(tmp_path / "out", resumed))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint.safetensors"]
+
+
+def test_resumed_training_has_the_whole_history(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "evaluate": lambda model: model.loss(*padded_batch(torch.Generator())).item(),
+        "evaluate_every": 5,
+    }
+    whole, _ = run(**options)
+    with pytest.raises(RuntimeError, match="ended too soon"):
+        run(**options, folder=tmp_path, save_every=4, fail_at=13 * 4)
+    assert len(files.read(tmp_path / "checkpoint.safetensors")[0]["history.losses"]) == 12
+    resumed, model = run(**options, folder=tmp_path, save_every=4)
+    assert resumed == whole
+    again = LanguageModel(MODEL)
+    load_model(tmp_path, again)
+    assert not different(model.state_dict(), again.state_dict())
+
+
+def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path: Path) -> None:
+    def stop(history: History) -> bool:
+        return history.evaluations[len(history.losses)] >= 0.5
+
+    results = iter([0.1, 0.7])
+    options: dict[str, Any] = {"evaluate_every": 3, "stop": stop, "folder": tmp_path}
+    history, _ = run(**options, evaluate=lambda model: next(results))
+    assert history.evaluations == {3: 0.1, 6: 0.7}
+    assert run(**options, evaluate=lambda model: 0.0)[0] == history
+
+
+def test_constant_rate_may_go_on_for_more_steps(tmp_path: Path) -> None:
+    whole, _ = run(config={"schedule": "constant", "steps": 9})
+    run(config={"schedule": "constant", "steps": 5}, folder=tmp_path)
+    assert run(config={"schedule": "constant", "steps": 9}, folder=tmp_path)[0] == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": {"steps": 21}}, "its steps is 20, and here it is 21"),
+        ({"config": {"seed": 1}}, "its seed is 7, and here it is 1"),
+        ({"dtype": "float32"}, r"is \(11, 16\) torch.float64, and here it is \(11, 16\) torch.flo"),
+    ],
+)
+def test_checkpoint_of_another_training_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    run(folder=tmp_path)
+    with pytest.raises(
+        ValueError, match=f"checkpoint.safetensors is of another training: .*{message}"
+    ):
+        run(**change, folder=tmp_path)
+
+
+def test_checkpoint_of_another_model_of_the_same_shapes_is_refused(tmp_path: Path) -> None:
+    run(folder=tmp_path)
+    with pytest.raises(ValueError, match=r"its model is LanguageModel.*, and here it is Encoder"):
+        load_model(tmp_path, Encoder(MODEL))
+
+
+def test_file_that_is_no_checkpoint_of_this_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    files.write(path, {}, {"format": "attnbook training 0"})
+    with pytest.raises(ValueError, match="has the format 'attnbook training 0', expected 'attnbo"):
+        run(folder=tmp_path)
+    path.write_bytes(b"half a f")
+    with pytest.raises(ValueError, match="is not a safetensors file"):
+        run(folder=tmp_path)
+
+
+def test_folder_that_cannot_be_written_is_found_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()  # root may write into any folder, but not below a file
+    with pytest.raises(
+        OSError, match=r"after 0 steps can't be written \(.*\); none is: .*run/chec"
+    ):
+        run(folder=tmp_path / "run")
+
+
+FULL = """
+import json, resource, signal, sys
+from worker import run
+run(folder=sys.argv[1], save_every=5, config={"steps": 10, "schedule": "constant"})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+run(folder=sys.argv[1], save_every=5, config={"steps": 20, "schedule": "constant"})
+"""
+
+
+def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    message = (
+        "the checkpoint after 10 steps can't be written (File too large); the last one is kept"
+    )
+    assert message in process.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    tensors, metadata = files.read(tmp_path / "checkpoint.safetensors")
+    assert len(tensors["history.losses"]) == 10
+    assert json.loads(metadata["config"])["steps"] == 10
+
+
+def test_any_module_with_a_loss_function_resumes(tmp_path: Path) -> None:
+    def regression(n_steps: int, folder: Path | None) -> tuple[History, nn.Module]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+        history = train(
+            model,
+            lambda generator: (torch.randn(6, 3, generator=generator),),
+            TrainingConfig(n_steps, 0.01),
+            loss=lambda model, x: ((model(x) - x.sum(1, keepdim=True)).square().sum(), len(x)),
+            folder=folder,
+        )
+        return history, model
+
+    (whole, model), _ = regression(12, None), regression(5, tmp_path)
+    resumed, again = regression(12, tmp_path)
+    assert resumed == whole
+    assert not different(model.state_dict(), again.state_dict())

@@ -1,0 +1,173 @@
+"""One process: what a step is, what decides it, what is refused."""
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+from worker import MODEL, padded_batch
+
+import attnbook.tasks
+from attnbook import Encoder, LanguageModel, ModelConfig, Transformer, TransformerConfig
+from attnbook.tasks import reversal_batch
+from attnbook.training import History, Processes, TrainingConfig, decayed, train
+from attnbook.training.loop import seed_shard
+
+SMALL = ModelConfig(5, d_model=8, n_heads=2, n_layers=1, d_ff=8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_one_shard_from_one_generator_is_tasks_train_bit_for_bit(
+    dtype: torch.dtype, warmup: int
+) -> None:
+    # What the studies recorded: 21 targets, so that dividing them is not exact.
+    def batch(generator: Generator) -> tuple[Tensor, Tensor]:
+        return reversal_batch(3, 7, 5, generator)
+
+    def evaluate(model: Encoder) -> float:
+        return model.loss(*batch(Generator())).item()
+
+    first = Encoder(SMALL).to(dtype)
+    second = copy.deepcopy(first)
+    record = attnbook.tasks.train(
+        first, batch, steps=20, learning_rate=0.01, seed=4, warmup=warmup, evaluate=evaluate
+    )
+    draws = Generator().manual_seed(4)
+    config = TrainingConfig(20, 0.01, warmup=warmup)
+    history = train(second, lambda _: batch(draws), config, evaluate=evaluate)
+    assert history.losses == record.losses
+    assert history.evaluations == record.evaluations
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
+
+
+def test_shards_of_unequal_padding_add_up_to_one_batch() -> None:
+    model = LanguageModel(dataclasses.replace(MODEL, dropout=0.0))
+    by_hand = copy.deepcopy(model)
+    config = TrainingConfig(1, 0.01, seed=3, shards=4)
+    history = train(model, padded_batch, config)
+
+    batches = [padded_batch(seed_shard(3, 1, shard)) for shard in range(4)]
+    ids, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    loss = by_hand.loss(ids, targets)
+    loss.backward()
+    torch.optim.Adam(by_hand.parameters(), 0.01, betas=(0.9, 0.98), eps=1e-9).step()
+    assert history.losses == pytest.approx([loss.item()], rel=1e-12)
+    assert history.targets == [(targets != -100).sum()]
+    for ours, expected in zip(model.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-9)
+
+
+def test_every_shard_of_every_step_has_batch_and_dropout_of_its_own() -> None:
+    drawn = [
+        (torch.rand(1, generator=seed_shard(seed, step, shard)).item(), torch.rand(1).item())
+        for seed in range(2)
+        for step in range(1, 4)
+        for shard in range(3)
+    ]
+    assert len({number for pair in drawn for number in pair}) == 2 * len(drawn)
+
+
+def test_training_leaves_the_global_generator_as_it_was() -> None:
+    model, state = LanguageModel(MODEL), torch.get_rng_state()  # with dropout
+    train(model, padded_batch, TrainingConfig(2, 0.01), evaluate=lambda model: torch.rand(1).item())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weight_decay_is_adamws_on_matrices_only() -> None:
+    model = LanguageModel(MODEL)
+    by_hand = copy.deepcopy(model)
+    assert {name.rsplit(".")[-1] for name in decayed(model)} == {"weight"}
+    assert not any("norm" in name for name in decayed(model))
+    config = TrainingConfig(1, 0.01, weight_decay=0.5)
+    train(model.eval(), padded_batch, dataclasses.replace(config, weight_decay=0.0))
+    train(by_hand, padded_batch, config)
+    for name, plain in model.named_parameters():
+        assert torch.equal(plain, by_hand.get_parameter(name)) != (name in decayed(model))
+
+
+def test_gradient_is_clipped_to_the_norm() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    train(
+        model,
+        lambda generator: (),
+        TrainingConfig(1, 0.1, clip=1.0, eps=1.0),
+        loss=lambda model: (1000 * model.weight.sum(), 2),
+    )
+    # Each of the four gradients is 500, clipped to 1/2: Adam's first step is 0.1 · g / (g + ε).
+    expected = torch.full((2, 2), 0.1 * 0.5 / (0.5 + 1))
+    torch.testing.assert_close(before - model.weight, expected, rtol=1e-6, atol=0)
+
+
+def test_encoder_decoder_trains() -> None:
+    model = Transformer(TransformerConfig(7, 16, 2, 1, 16, padding_id=0))
+
+    def batch(generator: Generator) -> tuple[Tensor, Tensor]:
+        ids = torch.randint(1, 7, (8, 5), generator=generator)
+        return ids, ids
+
+    history = train(model, batch, TrainingConfig(60, 0.01, shards=2, bfloat16=True))
+    assert history.losses[-1] < history.losses[0] - 0.5
+    assert model.embedding.weight.dtype == torch.float64
+
+
+def test_evaluation_is_without_dropout_and_gradients_and_training_with() -> None:
+    modes = []
+
+    class Watched(LanguageModel):
+        def forward(self, *args: Any, **options: Any) -> Any:
+            modes.append((self.training, torch.is_grad_enabled()))
+            return super().forward(*args, **options)
+
+    def evaluate(model: LanguageModel) -> float:
+        return model.loss(*padded_batch(Generator())).item()
+
+    config = TrainingConfig(4, 0.01)
+    train(Watched(MODEL).eval(), padded_batch, config, evaluate=evaluate, evaluate_every=2)
+    training, evaluation = (True, True), (False, False)
+    assert modes == [training, training, evaluation] * 2
+
+
+def test_loss_that_is_not_finite_stops_with_the_step() -> None:
+    losses = iter([1.0, 1.0, math.inf])
+    model = nn.Linear(2, 2)
+
+    def loss(model: nn.Module) -> tuple[Tensor, int]:
+        return model.weight.sum() * next(losses), 1
+
+    with pytest.raises(FloatingPointError, match=r"the loss is -?inf at step 3"):
+        train(model, lambda generator: (), TrainingConfig(5, 0.01), loss=loss)
+    assert model.weight.isfinite().all()
+
+
+def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbook.training.loop.processes", lambda: Processes(0, 3))
+    with pytest.raises(ValueError, match="4 shards can't be spread evenly over 3 processes"):
+        train(Encoder(SMALL), padded_batch, TrainingConfig(1, 0.01, shards=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be positive, got 0"),
+        ({"shards": 0}, "shards must be positive, got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
+        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_checks")
+def test_configurations_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**{"steps": 5, "learning_rate": 0.01, **options})
+
+
+def test_history_draws_losses_and_evaluations() -> None:
+    figure = History([3.0, 2.0, 1.0], [4, 4, 4], {2: 0.5, 3: 0.7}).plot()
+    losses, evaluations = figure.axes
+    assert losses.lines[0].get_ydata().tolist() == [3.0, 2.0, 1.0]
+    assert list(evaluations.lines[0].get_xdata()) == [2, 3]
+    assert len(History([1.0]).plot().axes) == 1
