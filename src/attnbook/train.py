@@ -266,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         processes().from_first(lambda: begin(folder, given))
         run(folder)
     except (ValueError, OSError) as error:
+        if dist.is_torchelastic_launched():
+            raise  # torchrun shows the error of the process that failed first
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")
@@ -281,4 +283,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    record(main)()  # torchrun shows the error of the process that failed first
+    record(main)()
