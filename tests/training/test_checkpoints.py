@@ -61,11 +61,12 @@ def test_resumed_training_has_the_whole_history(tmp_path: Path) -> None:
 
 
 def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path: Path) -> None:
-    def stop(history: History) -> bool:
-        return history.evaluations[len(history.losses)] >= 0.5
-
     results = iter([0.1, 0.7])
-    options: dict[str, Any] = {"evaluate_every": 3, "stop": stop, "folder": tmp_path}
+    options: dict[str, Any] = {
+        "evaluate_every": 3,
+        "stop": lambda history: history.first_step_with(0.5) is not None,
+        "folder": tmp_path,
+    }
     history, _ = run(**options, evaluate=lambda model: next(results))
     assert history.evaluations == {3: 0.1, 6: 0.7}
     assert run(**options, evaluate=lambda model: 0.0)[0] == history

@@ -55,14 +55,16 @@ def train(
     Args:
         model: trained in place, on the device and in the type that it has. All processes start
             from the parameters of the first.
-        next_batch: makes a batch, a tuple of tensors, from the generator that it is given.
+        next_batch: makes a batch, a tuple of tensors, from the generator that it is given and from
+            nothing else that changes; so a resume sees the same batches.
         config: what decides the numbers.
         loss: called with the model and the tensors of a batch, returns the sum over targets and
             their number; ``model.loss(*batch, reduction="sum")`` if not given.
         evaluate: called in evaluation mode, without gradients, every ``evaluate_every`` steps and
             at the end, in the first process.
         evaluate_every: steps between evaluations.
-        stop: called after each evaluation; if it returns ``True``, the training ends.
+        stop: asked before each step: ``True`` ends the training, as does, say,
+            ``lambda history: history.first_step_with(0.99) is not None``.
         folder: where the checkpoint is kept. If there is one, the training goes on from it.
         save_every: steps between checkpoints; one more is written at the end.
         compile: run the loss through ``torch.compile``; its dropout draws other numbers.
@@ -110,7 +112,7 @@ def train(
             checkpoint.save(history)
 
     def stopped() -> bool:
-        return stop is not None and len(history.losses) in history.evaluations and stop(history)
+        return stop is not None and stop(history)
 
     model.train()
     save()  # now, not after an hour, if it can't be
@@ -161,14 +163,17 @@ class Objective(nn.Module):
 
 
 def seed_shard(seed: int, step: int, shard: int) -> Generator:
-    """A generator for the shard's batch; torch's global generator, for dropout, is seeded too.
+    """A generator for the shard's batch; torch's global ones, for dropout, are seeded too.
 
     Example:
         >>> torch.rand(2, generator=seed_shard(0, 1, 0)), torch.rand(1)
         (tensor([0.1451, 0.6734]), tensor([0.4856]))
     """
     batch, dropout = np.random.SeedSequence([seed, step, shard]).generate_state(2, np.uint64)
-    torch.manual_seed(int(dropout))
+    # What torch.manual_seed does, without the stack traces that it formats for absent devices.
+    torch.default_generator.manual_seed(int(dropout))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(int(dropout))
     return Generator().manual_seed(int(batch))
 
 
@@ -204,7 +209,7 @@ def _accumulate(
         for p, gradient in zip(
             parameters, total.split([p.numel() for p in parameters]), strict=True
         ):
-            p.grad = gradient.view_as(p)
+            p.grad = gradient.view_as(p).to(p.dtype)
     # (rounds,) of each process -> (shards,) in their order, whoever computed them
     all_sums = torch.stack(here.gather(torch.stack(sums)), dim=1).flatten()
     all_counts = torch.stack(here.gather(torch.stack(counts)), dim=1).flatten()
@@ -222,13 +227,20 @@ def _progress(
 ) -> Iterator[Callable[[], None]]:
     """A bar with the loss, targets per second and the time left; gives what advances it."""
     quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or here.rank > 0
-    done = len(history.losses)
     with tqdm(
-        total=config.steps, initial=done, desc="training", unit="step", leave=False, disable=quiet
+        total=config.steps,
+        initial=len(history.losses),
+        desc="training",
+        unit="step",
+        leave=False,
+        disable=quiet,
     ) as bar:
+        seen = 0
 
         def show() -> None:
-            rate = sum(history.targets[done:]) / max(bar.format_dict["elapsed"], 1e-9)
+            nonlocal seen
+            seen += history.targets[-1]
+            rate = seen / max(bar.format_dict["elapsed"], 1e-9)
             bar.set_postfix_str(f"loss {history.losses[-1]:.3f}, {rate:,.0f} tokens/s", False)
             bar.update()
 
