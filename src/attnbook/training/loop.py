@@ -17,7 +17,7 @@ from attnbook.training.config import TrainingConfig
 from attnbook.training.history import History
 from attnbook.training.processes import Processes, gradient_of, processes
 
-Batch = tuple[Tensor, ...]
+Batch = tuple[Tensor | None, ...]
 
 
 def train(
@@ -55,8 +55,9 @@ def train(
     Args:
         model: trained in place, on the device and in the type that it has. All processes start
             from the parameters of the first.
-        next_batch: makes a batch, a tuple of tensors, from the generator that it is given and from
-            nothing else that changes; so a resume sees the same batches.
+        next_batch: makes a batch, a tuple of tensors (or None, such as a mask that is not needed),
+            from the generator that it is given and from nothing else that changes; so a resume sees
+            the same batches.
         config: what decides the numbers.
         loss: called with the model and the tensors of a batch, returns the sum over targets and
             their number; ``model.loss(*batch, reduction="sum")`` if not given.
@@ -154,7 +155,7 @@ class Objective(nn.Module):
         self.model = model
         self.loss = loss
 
-    def forward(self, *batch: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, *batch: Tensor | None) -> tuple[Tensor, Any]:
         """The sum over targets, and their number."""
         if self.loss is None:
             summed: tuple[Tensor, Any] = self.model.loss(*batch, reduction="sum")  # type: ignore[operator]
@@ -194,7 +195,7 @@ def _accumulate(
     total, sums, counts = None, [], []
     for first in range(0, config.shards, here.count):
         generator = seed_shard(config.seed, step, first + here.rank)
-        batch = [tensor.to(device) for tensor in next_batch(generator)]
+        batch = [None if x is None else x.to(device) for x in next_batch(generator)]
         is_last = first + here.count == config.shards
         with objective.no_sync() if parallel and not is_last else nullcontext():  # type: ignore[operator]
             with _autocast(device, config):
