@@ -10,7 +10,9 @@ import torch
 import attnbook
 
 CHAPTERS = Path(__file__).parents[1] / "chapters"
-PAGES = [CHAPTERS / name for name in ("api.md", "api_probes.md", "api_backprop.md")]
+PAGES = [
+    CHAPTERS / name for name in ("api.md", "api_probes.md", "api_backprop.md", "api_training.md")
+]
 
 
 def test_page_names_what_is_imported_from_the_top() -> None:
@@ -48,3 +50,5 @@ def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["loss_by_hand"] < 0.9 * np.log(100)
     assert names["loss"].item() == pytest.approx(names["loss_by_hand"], rel=1e-6)
     assert names["errors"].keys() == {"x", "weight"}
+    assert len(names["history"].losses) == 30
+    assert (tmp_path / "run/checkpoint.safetensors").exists()

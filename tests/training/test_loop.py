@@ -166,8 +166,7 @@ def test_configurations_that_cannot_be_are_refused(options: dict[str, Any], mess
 
 
 def test_history_draws_losses_and_evaluations() -> None:
-    figure = History([3.0, 2.0, 1.0], [4, 4, 4], {2: 0.5, 3: 0.7}).plot()
-    losses, evaluations = figure.axes
+    losses, evaluations = History([3.0, 2.0, 1.0], [4, 4, 4], {2: 0.5, 3: 0.7}).plot()
     assert losses.lines[0].get_ydata().tolist() == [3.0, 2.0, 1.0]
     assert list(evaluations.lines[0].get_xdata()) == [2, 3]
-    assert len(History([1.0]).plot().axes) == 1
+    assert len(History([1.0], [4]).plot()) == 1

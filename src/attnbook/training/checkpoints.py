@@ -23,7 +23,7 @@ class Checkpoint:
     configuration and a description of the model as JSON in the file's metadata. Each save replaces
     the file at once, so there is always a whole one.
 
-    Example: see :func:`attnbook.training.train`.
+    Example: see :func:`attnbook.training.loop.train`.
     """
 
     folder: Path

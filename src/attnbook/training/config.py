@@ -26,7 +26,7 @@ class TrainingConfig:
     Args:
         steps: :math:`n`, the number of updates.
         learning_rate: :math:`\eta`.
-        seed: of the batches and of dropout, see :func:`attnbook.training.train`.
+        seed: of the batches and of dropout, see :func:`attnbook.training.loop.train`.
         warmup: :math:`w`, steps over which the rate grows from 0.
         schedule: ``"constant"`` or ``"cosine"``.
         shards: batches a step, whose gradients are accumulated.

@@ -1,12 +1,7 @@
 """What a training went through."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 
 @dataclass
@@ -17,8 +12,9 @@ class History:
         >>> history = History([2.0, 1.0], [32, 32], {2: 0.9})
         >>> history.first_step_with(0.5)
         2
-        >>> len(history.plot().axes)
-        2
+        >>> losses, evaluations = history.plot()
+        >>> evaluations.get_xlabel()
+        'steps'
     """
 
     losses: list[float] = field(default_factory=list)
@@ -32,13 +28,19 @@ class History:
         """After how many steps an evaluation first reached ``at_least``; None if it never did."""
         return next((step for step, v in self.evaluations.items() if v >= at_least), None)
 
-    def plot(self) -> Figure:
-        """The losses, a running mean of them, and below these the evaluations, if there are any."""
-        import numpy as np
-        from matplotlib.figure import Figure
+    def plot(self) -> list[Any]:
+        """Draw the losses, a running mean of them, and below the evaluations, if there are any.
 
-        figure = Figure(layout="constrained")
-        panels = figure.subplots(1 + bool(self.evaluations), sharex=True, squeeze=False)[:, 0]
+        Returns:
+            matplotlib's Axes, one for each panel.
+        """
+        import numpy as np
+        from matplotlib import pyplot
+
+        n_panels = 1 + bool(self.evaluations)
+        panels = list(
+            pyplot.subplots(n_panels, sharex=True, squeeze=False, layout="constrained")[1][:, 0]
+        )
         losses, width = np.array(self.losses), max(1, len(self.losses) // 50)
         steps = np.arange(1, len(losses) + 1)
         panels[0].plot(steps, losses, alpha=0.3, label="each step")
@@ -50,4 +52,4 @@ class History:
             panels[1].plot(*zip(*self.evaluations.items(), strict=True), "o-", color="C1")
             panels[1].set_ylabel("evaluation")
         panels[-1].set_xlabel("steps")
-        return figure
+        return panels

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-T = TypeVar("T")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Processes:
         dist.all_gather(everyones, x)
         return everyones
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def from_first(self, make: Callable[[], M]) -> M:
         """What ``make`` returns in the first process; no other calls it."""
         made = [make() if self.rank == 0 else None]
         if self.count > 1:
