@@ -251,15 +251,15 @@ def _progress(
 @contextmanager
 def _arithmetic(device: torch.device, fast: bool) -> Iterator[None]:
     """Leave torch's global generators as they were; on a GPU, compute the same bits each time."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.get_deterministic_debug_mode()
     if device.type == "cuda" and not fast:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+        torch.set_deterministic_debug_mode("warn")  # where an operation has no such algorithm
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
 
 
 def _autocast(device: torch.device, config: TrainingConfig) -> torch.autocast:
