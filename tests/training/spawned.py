@@ -17,7 +17,7 @@ from torch import Tensor
 from attnbook import files
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120
+SECONDS = 300
 
 
 @contextmanager
