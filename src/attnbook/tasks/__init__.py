@@ -1,4 +1,4 @@
-"""Small real problems, and the loop that trains a model on them."""
+"""Small real problems, and the training loop on them."""
 
 from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
 from attnbook.tasks.reversal import reversal_batch
@@ -9,12 +9,11 @@ from attnbook.tasks.text import (
     read_text,
     word_tokenizer,
 )
-from attnbook.tasks.training import Record, accuracy, train
+from attnbook.tasks.training import accuracy, train
 
 __all__ = [
     "DatesTask",
     "Phrase",
-    "Record",
     "TextTask",
     "accuracy",
     "bpe_tokenizer",

@@ -1,31 +1,15 @@
-"""One training loop for every model and task of the book."""
+"""The training loop as the book's tasks use it: one stream of batches, one shard a step."""
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Int64
 from torch import Generator, Tensor
-from tqdm import tqdm
 
+from attnbook import training
 from attnbook.models import Encoder
+from attnbook.training import History, TrainingConfig
 
 Batch = tuple[Int64[Tensor, "batch tokens"], Int64[Tensor, "batch tokens"]]
-
-
-@dataclass
-class Record:
-    """What a training run went through."""
-
-    losses: list[float] = field(default_factory=list)
-    """Loss of each step, before the step is taken, in nats per token."""
-    evaluations: dict[int, float] = field(default_factory=dict)
-    """Result of ``evaluate`` after so many steps."""
-
-    def first_step_with(self, at_least: float) -> int | None:
-        """After how many steps an evaluation first reached ``at_least``; None if it never did."""
-        return next((step for step, v in self.evaluations.items() if v >= at_least), None)
 
 
 def train(
@@ -39,20 +23,19 @@ def train(
     evaluate: Callable[[Encoder], float] | None = None,
     evaluate_every: int = 50,
     stop_at: float | None = None,
-) -> Record:
-    r"""Train ``model`` by Adam on the batches that ``next_batch`` makes.
+) -> History:
+    r"""Train ``model`` by :func:`attnbook.training.loop.train`, on one stream of batches.
 
     Adam has :math:`\beta = (0.9, 0.98)`, :math:`\varepsilon = 10^{-9}` (Vaswani et al. 2017,
-    section 5.3) and a constant rate after a linear warm-up. A progress bar goes to the standard
-    error; the environment variable ``TQDM_DISABLE`` switches it off.
+    section 5.3) and a constant rate after a linear warm-up.
 
     Args:
         model: trained in place.
-        next_batch: makes ``(ids, targets)`` from the generator it is given.
+        next_batch: makes ``(ids, targets)`` from the generator it is given, the same one each time;
+            so it can't be resumed.
         steps: number of updates.
         learning_rate: Adam's rate.
-        seed: of the generator that ``next_batch`` gets; the same seed gives the same batches to
-            every model.
+        seed: of the generator; the same seed gives the same batches to every model.
         warmup: steps over which the rate grows from 0.
         evaluate: called in evaluation mode, without gradients, every ``evaluate_every`` steps and
             at the end.
@@ -63,61 +46,27 @@ def train(
         The losses and evaluations.
 
     Raises:
-        ValueError: if ``steps``, ``evaluate_every`` or ``learning_rate`` is not positive,
-            ``warmup`` is negative, or ``stop_at`` is given without ``evaluate``.
+        ValueError: if ``steps`` or ``learning_rate`` is not positive.
         FloatingPointError: if the loss is no longer finite; names the step, which is not taken.
 
     Example:
         >>> from attnbook import Encoder, ModelConfig
         >>> from attnbook.tasks import reversal_batch
         >>> model = Encoder(ModelConfig(vocab_size=4, d_model=16))
-        >>> record = train(model, lambda g: reversal_batch(8, 4, 4, g), steps=3,
-        ...                learning_rate=1e-3, seed=0)
-        >>> len(record.losses)
+        >>> history = train(model, lambda g: reversal_batch(8, 4, 4, g), steps=3,
+        ...                 learning_rate=1e-3, seed=0)
+        >>> len(history.losses)
         3
     """
-    if steps < 1 or evaluate_every < 1:
-        raise ValueError(
-            f"steps and evaluate_every must be positive, got {steps} and {evaluate_every}"
-        )
-    if warmup < 0 or learning_rate <= 0:
-        raise ValueError(
-            "warmup must not be negative and learning_rate must be positive, "
-            f"got {warmup} and {learning_rate}"
-        )
-    if stop_at is not None and evaluate is None:
-        raise ValueError(f"stop_at={stop_at} needs an evaluate function to compare with, got none")
-    generator = Generator().manual_seed(seed)
-    adam = torch.optim.Adam(
-        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), eps=1e-9, fused=True
+    draws = Generator().manual_seed(seed)
+    return training.train(
+        model,
+        lambda _: next_batch(draws),
+        TrainingConfig(steps, learning_rate, seed, warmup),
+        evaluate=evaluate,
+        evaluate_every=evaluate_every,
+        stop=None if stop_at is None else lambda h: h.first_step_with(stop_at) is not None,
     )
-    record = Record()
-    model.train()
-    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-    for step in tqdm(range(1, steps + 1), "training", unit="step", leave=False, disable=quiet):
-        for group in adam.param_groups:
-            group["lr"] = learning_rate * min(1.0, step / warmup if warmup else 1.0)
-        loss = model.loss(*next_batch(generator))
-        record.losses.append(loss.item())
-        if not loss.isfinite():
-            raise FloatingPointError(f"the loss is {loss.item()} at step {step}")
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-        if evaluate is not None and (step % evaluate_every == 0 or step == steps):
-            record.evaluations[step] = _evaluate(model, evaluate)
-            if stop_at is not None and record.evaluations[step] >= stop_at:
-                break
-    return record
-
-
-def _evaluate(model: Encoder, evaluate: Callable[[Encoder], float]) -> float:
-    model.eval()
-    try:
-        with torch.no_grad():
-            return evaluate(model)
-    finally:
-        model.train()
 
 
 def accuracy(
