@@ -15,7 +15,7 @@ STEPS, BATCH, RATE, WARMUP = 1500, 4, 2e-3, 100
 SIZE = {"d_model": 128, "n_heads": 4, "n_layers": 4}
 SEEDS = 5
 SHOWN = (0, 10, 30, 100, 200, 400, 800, 1500)
-PROMPT = "The "
+PROMPT = "The"
 
 
 @cache
@@ -173,9 +173,9 @@ def by_position(model, length=LENGTH):
 
 def run(seed, steps=STEPS):
     model = make_model(seed, **SIZE)
-    ids, targets = task().validation_windows(32)
-    seen = task().training[: 32 * LENGTH + 1]  # of the text it trains on
-    seen = seen[:-1].view(32, LENGTH), seen[1:].view(32, LENGTH)
+    ids, targets = task().validation_windows(24)
+    seen = task().training[: 24 * LENGTH + 1]  # of the text it trains on
+    seen = seen[:-1].view(24, LENGTH), seen[1:].view(24, LENGTH)
     curve, texts = {}, {}
 
     def look(model, step):
@@ -192,7 +192,7 @@ def run(seed, steps=STEPS):
 
     def evaluate(model):
         step = next(taken)
-        if step in SHOWN or step % (10 if step <= 300 else 50) == 0:
+        if step in SHOWN or step % (20 if step <= 300 else 100) == 0:
             look(model, step)
         return 0.0
 
