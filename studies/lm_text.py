@@ -171,6 +171,19 @@ def by_position(model, length=LENGTH):
     return -log_p[..., 0].mean(0)
 
 
+@torch.no_grad()
+def unmasked(model):
+    """Loss of the last token of a window; and when all attend to all."""
+    ids, targets = task().validation_windows(160)
+    found = []
+    for causal in (True, False):
+        model.causal = causal
+        log_p = model(ids)[:, -1].log_softmax(-1)
+        found.append(-log_p.gather(1, targets[:, -1:]).mean().item())
+    del model.causal
+    return found
+
+
 def run(seed, steps=STEPS):
     model = make_model(seed, **SIZE)
     ids, targets = task().validation_windows(24)
@@ -227,5 +240,6 @@ def run(seed, steps=STEPS):
         "loss": loss,
         "bits per character": bits,
         "by position": by_position(model).tolist(),
+        "unmasked": unmasked(model),
         **{f"written, {way}": found for way, found in written(model).items()},
     }
