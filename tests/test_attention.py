@@ -588,10 +588,15 @@ def test_projection_may_be_any_module() -> None:
 
 
 def step_by_step(
-    path: str, module: MultiHeadAttention, x: Tensor, chunks: list[int], **options: Tensor | None
+    path: str,
+    module: MultiHeadAttention,
+    x: Tensor,
+    chunks: list[int],
+    max_tokens: int | None = None,
+    **options: Tensor | None,
 ) -> Tensor:
     """Outputs of all tokens, so many at a time; rows and columns of mask and bias as they come."""
-    cache, outputs, start = KeyValueCache(), [], 0
+    cache, outputs, start = KeyValueCache(max_tokens), [], 0
     for size in chunks:
         end, now = start + size, {}
         for name, full in options.items():
@@ -608,6 +613,7 @@ def step_by_step(
     module=modules(),
     chunks=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     batch=st.integers(1, 3),
+    free=st.integers(0, 2),
     kinds=st.tuples(*[st.sampled_from(["none", "keys", "queries", "all"])] * 3),
     seed=seeds,
     dtype=dtypes,
@@ -618,6 +624,7 @@ def test_cache_equals_full_pass(
     module: MultiHeadAttention,
     chunks: list[int],
     batch: int,
+    free: int,
     kinds: tuple[str, str, str],
     seed: int,
     dtype: torch.dtype,
@@ -640,6 +647,9 @@ def test_cache_equals_full_pass(
     }
     expected = run(path, module, x, causal=True, **options)
     assert_rounded(step_by_step(path, module, x, chunks, **options), expected)
+    with torch.no_grad():
+        allocated = step_by_step(path, module, x, chunks, tokens + free, **options)
+    assert_rounded(allocated, expected)
 
 
 def test_gradients_through_a_cache_equal_those_without() -> None:
@@ -671,8 +681,12 @@ def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads() -> None:
     assert_near(cache.value, module.value(x).unflatten(-1, (2, 3)).transpose(1, 2))
 
 
-def test_cache_appends_cuts_and_reorders() -> None:
-    cache, key, value = KeyValueCache(), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+either_cache = pytest.mark.parametrize("max_tokens", [None, 5, 7])
+
+
+@either_cache
+def test_cache_appends_cuts_and_reorders(max_tokens: int | None) -> None:
+    cache, key, value = KeyValueCache(max_tokens), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     cache.cut(0)
     cache.cut(2)
     cache.reorder(torch.tensor([0]))
@@ -693,13 +707,55 @@ def test_cache_appends_cuts_and_reorders() -> None:
     assert len(cache) == 3
     assert torch.equal(cache.key, key[order, :, :3])
     assert torch.equal(cache.value, value[order, :, :3])
+    cache.append(key[order, :, 3:] + 1, value[order, :, 3:] + 1)  # what was cut is written over
+    assert torch.equal(cache.key, torch.cat([key[:, :, :3], key[:, :, 3:] + 1], dim=2)[order])
     cache.cut(0)
     assert cache.key is cache.value is None
+    assert cache.nbytes == 0
+    cache.append(key[:1], value[:1])  # a run of another batch
+    assert torch.equal(cache.value, value[:1])
 
 
+def test_memory_is_allocated_once_and_is_the_formula() -> None:
+    module, cache = MultiHeadAttention(32, 4, n_kv_heads=2, position=Rotary()), KeyValueCache(9)
+    module, x, places = module.float(), torch.randn(3, 9, 32, dtype=torch.float32), set()
+    with torch.no_grad():
+        for part in x.split([4, 1, 1, 3], dim=1):
+            module(part, causal=True, cache=cache)
+            assert cache.nbytes == 2 * 3 * 2 * 9 * 8 * 4  # keys and values, float32
+            places.add((cache.key.data_ptr(), cache.value.data_ptr()))
+    assert len(places) == 1
+    concatenated = KeyValueCache()
+    concatenated.append(cache.key, cache.value)
+    concatenated.append(cache.key, cache.value)
+    assert concatenated.nbytes == 2 * cache.nbytes
+
+
+@pytest.mark.parametrize(
+    ("batch", "new", "message"),
+    [(2, 3, "takes 2 more tokens of 2 sequences, got 3 of 2"), (1, 1, "got 1 of 1")],
+)
+def test_what_has_no_memory_is_refused(batch: int, new: int, message: str) -> None:
+    cache = KeyValueCache(5)
+    cache.append(torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4))
+    with pytest.raises(ValueError, match=message):
+        cache.append(torch.randn(batch, 1, new, 4), torch.randn(batch, 1, new, 4))
+
+
+def test_backward_through_memory_that_was_written_over_is_an_error() -> None:
+    module, cache = MultiHeadAttention(8, 2), KeyValueCache(2)
+    x = torch.randn(1, 2, 8)
+    steps = [module(x[:, t : t + 1], causal=True, cache=cache) for t in range(2)]
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        torch.cat(steps, dim=1).sum().backward()
+
+
+@either_cache
 @with_every_position
-def test_attention_goes_on_after_a_cut_and_a_new_order(position: Position | None) -> None:
-    module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache()
+def test_attention_goes_on_after_a_cut_and_a_new_order(
+    position: Position | None, max_tokens: int | None
+) -> None:
+    module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache(max_tokens)
     x, order = torch.randn(3, 5, 8), torch.tensor([2, 0, 0, 1])
     module(x, causal=True, cache=cache)
     cache.cut(2)

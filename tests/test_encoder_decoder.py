@@ -162,15 +162,22 @@ def test_padding_changes_nothing_on_either_side(
         assert not row[len(alone) :].any()
 
 
-@given(config=configs(TransformerConfig), tokens=st.integers(1, 9), data=st.data())
+@given(
+    config=configs(TransformerConfig),
+    tokens=st.integers(1, 9),
+    allocated=st.booleans(),
+    data=st.data(),
+)
+@torch.no_grad()
 def test_cache_equals_full_pass(
-    config: TransformerConfig, tokens: int, data: st.DataObject
+    config: TransformerConfig, tokens: int, allocated: bool, data: st.DataObject
 ) -> None:
     model = Transformer(dataclasses.replace(config, padding_id=0))
     source, target = torch.randint(7, (2, 3)), torch.randint(1, 7, (2, tokens))
     real = padding_mask(torch.tensor([max(tokens - 2, 1), tokens]), tokens, left=True)
     target = target.masked_fill(~real[:, 0, 0], 0)
-    memory, cache, steps = model.encode(source), model.new_cache(), []
+    memory, steps = model.encode(source), []
+    cache = model.new_cache(tokens if allocated else None)
     assert {type(one) for one in cache} == {DecoderCache}
     for part in target.split(in_parts(data.draw, tokens), dim=1):
         mask = real[..., : len(cache[0]) + part.shape[1]]

@@ -364,13 +364,21 @@ def in_parts(draw: st.DrawFn, tokens: int) -> list[int]:
     return parts
 
 
-@given(config=configs(), tokens=st.integers(1, 9), left=st.booleans(), data=st.data())
+@given(
+    config=configs(),
+    tokens=st.integers(1, 9),
+    left=st.booleans(),
+    allocated=st.booleans(),
+    data=st.data(),
+)
+@torch.no_grad()
 def test_cache_equals_full_pass(
-    config: ModelConfig, tokens: int, left: bool, data: st.DataObject
+    config: ModelConfig, tokens: int, left: bool, allocated: bool, data: st.DataObject
 ) -> None:
     model, ids = LanguageModel(config), torch.randint(7, (2, tokens))
     padding = padding_mask(torch.tensor([max(tokens - 2, 1), tokens]), tokens, left=left)
-    mask, cache, steps = torch.rand(2, 1, 1, tokens) < 0.7, model.new_cache(), []
+    mask, steps = torch.rand(2, 1, 1, tokens) < 0.7, []
+    cache = model.new_cache(tokens if allocated else None)
     for part in ids.split(in_parts(data.draw, tokens), dim=1):
         end = len(cache[0]) + part.shape[1]
         steps.append(model(part, mask[..., :end], padding_mask=padding[..., :end], cache=cache))

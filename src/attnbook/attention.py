@@ -203,25 +203,39 @@ class KeyValueCache:
     ``key`` and ``value`` have the shapes (batch, kv_heads, keys, d_head) and (batch, kv_heads,
     keys, d_value), and are ``None`` while the cache is empty.
 
+    Args:
+        max_tokens: memory for so many is allocated once, and new tokens are written into it:
+            ``key`` and ``value`` are views of its filled part. This is for evaluation: gradients
+            need what would be overwritten. If not given, every append copies all to new memory.
+
     Source: Shazeer 2019, section 2.4: incremental attention.
 
     Example:
-        >>> attention, cache = MultiHeadAttention(16, 2), KeyValueCache()
+        >>> attention, cache = MultiHeadAttention(16, 2), KeyValueCache(max_tokens=8)
         >>> x = torch.randn(1, 5, 16)
-        >>> steps = [attention(x[:, t : t + 1], causal=True, cache=cache) for t in range(5)]
-        >>> len(cache)
-        5
+        >>> with torch.no_grad():
+        ...     steps = [attention(x[:, t : t + 1], causal=True, cache=cache) for t in range(5)]
+        >>> len(cache), cache.nbytes  # 2 · batch · kv_heads · max_tokens · d_head · 4 bytes
+        (5, 1024)
         >>> torch.allclose(torch.cat(steps, dim=1), attention(x, causal=True), atol=1e-5)
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int | None = None) -> None:
+        self.max_tokens = max_tokens
         self.key: Float[Tensor, "batch kv_heads keys d_head"] | None = None
         self.value: Float[Tensor, "batch kv_heads keys d_value"] | None = None
+        self._allocated: list[Tensor] = []  # for keys and for values, of max_tokens
 
     def __len__(self) -> int:
         """Number of tokens in the cache."""
         return 0 if self.key is None else self.key.shape[-2]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the keys and values occupy, with what is allocated and not filled yet."""
+        held = [x for x in (self.key, self.value) if x is not None]
+        return sum(x.untyped_storage().nbytes() for x in held)
 
     def append(
         self,
@@ -230,8 +244,14 @@ class KeyValueCache:
     ) -> tuple[
         Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
     ]:
-        """Add the new tokens' keys and values; return all."""
-        if self.key is not None and self.value is not None:
+        """Add the new tokens' keys and values; return all.
+
+        Raises:
+            ValueError: if they are more than ``max_tokens``, or of another batch.
+        """
+        if self.max_tokens is not None:
+            key, value = self._written(self.max_tokens, key, value)
+        elif self.key is not None and self.value is not None:
             key = torch.cat([self.key, key], dim=-2)
             value = torch.cat([self.value, value], dim=-2)
         self.key, self.value = key, value
@@ -247,7 +267,27 @@ class KeyValueCache:
     def reorder(self, index: Integer[Tensor, "new_batch"]) -> None:
         """Keep these sequences of the batch, in this order: what beam search does at each step."""
         if self.key is not None and self.value is not None:
-            self.key, self.value = self.key[index], self.value[index]
+            key, value = self.key[index], self.value[index]
+            self.cut(0)
+            self.append(key, value)
+
+    def _written(self, max_tokens: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values, after the new ones were written behind those that are there."""
+        if self.key is None:
+            self._allocated = [
+                new.new_empty(*new.shape[:2], max_tokens, new.shape[-1]) for new in (key, value)
+            ]
+        start, end = len(self), len(self) + key.shape[-2]
+        for allocated, new in zip(self._allocated, (key, value), strict=True):
+            free = allocated[:, :, start:end]
+            if free.shape != new.shape:  # one sequence would be copied to all
+                raise ValueError(
+                    f"the cache takes {max_tokens - start} more tokens of {len(allocated)} "
+                    f"sequences, got {new.shape[-2]} of {len(new)}"
+                )
+            free.copy_(new)
+        keys, values = (allocated[:, :, :end] for allocated in self._allocated)
+        return keys, values
 
     def __repr__(self) -> str:
         """Number of tokens, for ``print``."""

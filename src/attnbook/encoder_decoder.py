@@ -28,6 +28,9 @@ class DecoderCache:
 
     Two :class:`attnbook.attention.KeyValueCache`, ``attention`` and ``cross_attention``.
 
+    Args:
+        max_tokens: of its own tokens, as there.
+
     Source: as :class:`attnbook.attention.KeyValueCache`.
 
     Example:
@@ -35,8 +38,8 @@ class DecoderCache:
         0
     """
 
-    def __init__(self) -> None:
-        self.attention = KeyValueCache()
+    def __init__(self, max_tokens: int | None = None) -> None:
+        self.attention = KeyValueCache(max_tokens)
         self.cross_attention = KeyValueCache()
 
     def __len__(self) -> int:
@@ -314,9 +317,9 @@ class Transformer(Model):
         normed: Tensor = self.decoder_norm(x)
         return normed
 
-    def new_cache(self) -> list[DecoderCache]:
-        """An empty cache for each block of the decoder."""
-        return [DecoderCache() for _ in self.decoder_blocks]
+    def new_cache(self, max_tokens: int | None = None) -> list[DecoderCache]:
+        """An empty :class:`DecoderCache` for each block of the decoder."""
+        return [DecoderCache(max_tokens) for _ in self.decoder_blocks]
 
     def loss(
         self,
@@ -403,7 +406,7 @@ class Transformer(Model):
         new = source.new_full((len(source), 1), start_id)
         target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
         with self._evaluating():
-            memory, cache = self.encode(source), self.new_cache()
+            memory, cache = self.encode(source), self.new_cache(n_tokens)
             for _ in range(n_tokens):
                 logits = self(source, new, memory=memory, cache=cache)[:, -1]
                 if padding is not None:
@@ -429,7 +432,10 @@ class Transformer(Model):
     ) -> Integer[Tensor, "batch target"]:
         batch, padding = len(source), self.config.padding_id
         first_row = beams * torch.arange(batch, device=source.device)[:, None]
-        memory, cache = self.encode(source).repeat_interleave(beams, dim=0), self.new_cache()
+        memory, cache = (
+            self.encode(source).repeat_interleave(beams, dim=0),
+            self.new_cache(n_tokens),
+        )
         source = source.repeat_interleave(beams, dim=0)  # (batch · beams, source)
         new = source.new_full((len(source), 1), start_id)
         begun = new[:, :0]

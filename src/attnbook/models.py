@@ -466,9 +466,9 @@ class LanguageModel(Encoder):
 
     causal = True
 
-    def new_cache(self) -> list[KeyValueCache]:
-        """An empty cache for each block."""
-        return [KeyValueCache() for _ in self.blocks]
+    def new_cache(self, max_tokens: int | None = None) -> list[KeyValueCache]:
+        """An empty :class:`attnbook.attention.KeyValueCache` for each block."""
+        return [KeyValueCache(max_tokens) for _ in self.blocks]
 
     @torch.no_grad()
     def generate(
@@ -514,7 +514,7 @@ class LanguageModel(Encoder):
         check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         stops = torch.tensor(sorted(stop_ids), dtype=ids.dtype, device=ids.device)
         real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
-        cache, new = self.new_cache(), ids
+        cache, new = self.new_cache(ids.shape[1] + n_tokens - 1), ids
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         with self._evaluating():
             for step in range(n_tokens):
