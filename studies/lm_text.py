@@ -16,6 +16,7 @@ SIZE = {"d_model": 128, "n_heads": 4, "n_layers": 4}
 SEEDS = 5
 SHOWN = (0, 10, 30, 100, 200, 400, 800, 1500)
 PROMPT = "The"
+CONTEXTS = ("a keyword argu", "The value of the", "The method is cal")
 
 
 @cache
@@ -164,6 +165,13 @@ def text_of(model, choose, n_tokens=60):
 
 
 @torch.no_grad()
+def after(model, prompt):
+    """Logits of the next token, to three digits."""
+    ids = torch.tensor([tokenizer().encode(prompt).ids])
+    return [round(each, 3) for each in model(ids)[0, -1].tolist()]
+
+
+@torch.no_grad()
 def by_position(model, length=LENGTH):
     """Held-out loss of each token of a window."""
     ids, targets = task(VOCABULARY, length).validation_windows(160)
@@ -241,5 +249,6 @@ def run(seed, steps=STEPS):
         "bits per character": bits,
         "by position": by_position(model).tolist(),
         "unmasked": unmasked(model),
+        "contexts": [after(model, prompt) for prompt in CONTEXTS],
         **{f"written, {way}": found for way, found in written(model).items()},
     }
