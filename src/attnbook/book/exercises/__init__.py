@@ -58,6 +58,13 @@ from attnbook.book.exercises.chapter_09 import (
     check_shift,
     check_three_masks,
 )
+from attnbook.book.exercises.chapter_10 import (
+    check_mean_loss,
+    check_positions,
+    check_step,
+    check_top_p,
+    check_unigram_loss,
+)
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
@@ -80,10 +87,12 @@ __all__ = [
     "check_logit_variance",
     "check_masked_weights",
     "check_matching_rates",
+    "check_mean_loss",
     "check_merge_heads",
     "check_output_variance",
     "check_packed_gain",
     "check_per_head",
+    "check_positions",
     "check_post_norm_cosine",
     "check_project",
     "check_rotate",
@@ -95,11 +104,14 @@ __all__ = [
     "check_softmax_backward",
     "check_softmax_jacobian",
     "check_split_heads",
+    "check_step",
     "check_sum_groups",
     "check_three_masks",
     "check_tied_gradient",
     "check_to_half_split",
     "check_token_cosine",
+    "check_top_p",
+    "check_unigram_loss",
     "check_unpack",
     "check_whitened",
 ]
