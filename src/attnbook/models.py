@@ -275,11 +275,12 @@ class Model(nn.Module):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """In evaluation mode, and afterwards each part in the mode that it was in."""
+        """In evaluation mode without autograd, and afterwards each part in the mode it was in."""
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            yield
+            with torch.inference_mode():
+                yield
         finally:
             for module in training:
                 module.training = True
@@ -378,7 +379,9 @@ class Encoder(Model):
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
         x = self._stack(ids, mask, padding_mask, cache)
-        logits = self._logits(x if at is None else x[torch.arange(len(x), device=x.device), at])
+        if at is not None:
+            x = x[:, at] if isinstance(at, int) else x[torch.arange(len(x), device=x.device), at]
+        logits = self._logits(x)
         return logits if targets is None else cross_entropy(logits, targets, reduction=reduction)
 
     def loss(
@@ -474,7 +477,6 @@ class LanguageModel(Encoder):
         """An empty :class:`attnbook.attention.KeyValueCache` for each block."""
         return [KeyValueCache(max_tokens) for _ in self.blocks]
 
-    @torch.no_grad()
     def generate(
         self,
         ids: Integer[Tensor, "batch tokens"],
@@ -535,12 +537,13 @@ class LanguageModel(Encoder):
                 ).to(ids.dtype)
                 new, at = torch.where(ended, ids[:, -1], drawn)[:, None], -1
                 ids = torch.cat([ids, new], dim=1)
-                ended = ended | torch.isin(new[:, 0], stops)
-                if ended.all():
-                    break
+                if stop_ids:
+                    ended = ended | torch.isin(new[:, 0], stops)
+                    if ended.all():
+                        break
                 if real is not None:
                     real = F.pad(real, (0, 1), value=True)
-        return ids
+        return ids.clone()  # not one of inference mode: it may be changed
 
 
 def sample(
