@@ -9,7 +9,7 @@ from typing import Any
 
 Result = dict[str, Any]
 
-BENCHMARKS = ("attention", "training", "backprop", "probes")
+BENCHMARKS = ("attention", "training", "generation", "backprop", "probes")
 """In the order of the table's rows."""
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent / "README.md"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import attention, backprop, command, report, timing, training
+from benchmarks import attention, backprop, command, generation, report, timing, training
 from benchmarks.contenders import Size, check_equal, contenders
 from benchmarks.timing import SAMPLE_SECONDS, race, speed_ratio
 
@@ -71,6 +71,43 @@ def test_training_goes_on_alike():
         next(participants[2].model.parameters())[0, 0] += 1.0
     with pytest.raises(ValueError, match=r"^nanoGPT's lines has a loss of"):
         training.check_equal(participants)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_all_write_the_same_again_and_again(batch, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(generation, "N_LAYERS", {32: 2})
+    size = generation.Size(32, 24, batch)
+    made = generation.calls(size)
+    assert len(made) == (6 if batch == 1 else 3)
+    written = made[generation.OURS]()
+    assert written.shape == (batch, 24)
+    assert len(written[0, -generation.N_NEW :].unique()) > 2
+    for call in made.values():
+        for _ in range(2):
+            assert torch.equal(call(), written)
+    times = {name: np.array([1.0]) for name in made}
+    seconds = generation.per_token(times, size)
+    assert seconds[generation.OURS] == 1 / 16
+    if batch == 1:
+        assert seconds["attnbook, no cache"] == 1 / 10
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_who_writes_something_else_is_found(which, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(generation, "N_LAYERS", {32: 2})
+    made = generation.models
+
+    def other(size):
+        models = made(size)
+        with torch.no_grad():
+            next(models[which].parameters()).add_(torch.randn(65, 32))
+        return models
+
+    monkeypatch.setattr(generation, "models", other)
+    with pytest.raises(ValueError, match="writes other tokens than ours"):
+        generation.calls(generation.Size(32, 24, 1))
 
 
 def test_other_gradients_by_hand_are_found(monkeypatch):

@@ -533,10 +533,27 @@ def test_greedy_generation_takes_the_likeliest_token_until_it_stops(
     assert torch.equal(generated, expected.int())
 
 
+@every_position
+def test_logits_of_one_token_and_generation_from_what_is_read(position: str) -> None:
+    model = LanguageModel(dataclasses.replace(SMALL, position=position, tied=False))
+    ids, at = torch.randint(7, (3, 4)), torch.tensor([2, 0, 3])
+    whole = model(ids)
+    assert_near(model(ids, at=at), whole[torch.arange(3), at])
+    assert_near(model(ids, at=-1), whole[:, -1])
+    cache, expected = model.new_cache(6), model.generate(ids, 3, temperature=0)
+    with torch.no_grad():
+        model(ids[:, :2], cache=cache)
+    for _ in range(2):
+        assert torch.equal(model.generate(ids, 3, temperature=0, cache=cache), expected)
+        assert len(cache[0]) == 6
+        for block in cache:
+            block.cut(3)
+
+
 @either_model
 def test_generation_goes_through_the_models_call_with_a_cache(model_class: type) -> None:
     model, ids, calls = model_of(model_class), torch.randint(1, 7, (2, 3)), []
-    model.register_forward_hook(lambda _, given, out: calls.append(out.shape[1]))
+    model.register_forward_hook(lambda _, given, out: calls.append(given[-1].shape[1]))
     generate(model, ids, 4, **({"end_id": 2} if model_class is Transformer else {}))
     assert calls == [1 if model_class is Transformer else 3, 1, 1, 1][: len(calls)]
     assert calls
@@ -550,7 +567,7 @@ def test_generation_leaves_modes_as_they_were_and_keeps_no_graph(model_class: ty
     before, kept = [part.training for part in model.modules()], []
     for part in model.modules():
         part.register_forward_hook(lambda *given: kept.append(given[-1].requires_grad))
-    generate(model, ids, 2)
+    generate(model, ids, 2).add_(0)  # may be changed
     assert kept
     assert not any(kept)
     with pytest.raises(ValueError, match="token ids must be in"):

@@ -277,17 +277,16 @@ class KeyValueCache:
             self._allocated = [
                 new.new_empty(*new.shape[:2], max_tokens, new.shape[-1]) for new in (key, value)
             ]
-        start, end = len(self), len(self) + key.shape[-2]
-        for allocated, new in zip(self._allocated, (key, value), strict=True):
-            free = allocated[:, :, start:end]
-            if free.shape != new.shape:  # one sequence would be copied to all
-                raise ValueError(
-                    f"the cache takes {max_tokens - start} more tokens of {len(allocated)} "
-                    f"sequences, got {new.shape[-2]} of {len(new)}"
-                )
-            free.copy_(new)
-        keys, values = (allocated[:, :, :end] for allocated in self._allocated)
-        return keys, values
+        n_seen, n_new = len(self), key.shape[-2]
+        keys, values = self._allocated
+        if n_seen + n_new > max_tokens or len(keys) != len(key):  # one sequence would fill all
+            raise ValueError(
+                f"the cache takes {max_tokens - n_seen} more tokens of {len(keys)} sequences, "
+                f"got {n_new} of {len(key)}"
+            )
+        keys.narrow(2, n_seen, n_new).copy_(key)
+        values.narrow(2, n_seen, n_new).copy_(value)
+        return keys.narrow(2, 0, n_seen + n_new), values.narrow(2, 0, n_seen + n_new)
 
     def __repr__(self) -> str:
         """Number of tokens, for ``print``."""

@@ -343,7 +343,6 @@ class Transformer(Model):
         """
         return self(source, target, reduction=reduction)
 
-    @torch.no_grad()
     def generate(
         self,
         source: Integer[Tensor, "batch source"],
@@ -402,7 +401,8 @@ class Transformer(Model):
         check_length(n_tokens, self.config.max_tokens)
         if beams > 1:
             with self._evaluating():
-                return self._beam_search(source, start_id, end_id, n_tokens, beams, length_penalty)
+                found = self._beam_search(source, start_id, end_id, n_tokens, beams, length_penalty)
+            return found.clone()
         new = source.new_full((len(source), 1), start_id)
         target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
         with self._evaluating():
@@ -419,7 +419,7 @@ class Transformer(Model):
                 ended = ended | (new == end_id)
                 if ended.all():
                     break
-        return target
+        return target.clone()  # not one of inference mode: it may be changed
 
     def _beam_search(
         self,

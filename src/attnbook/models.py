@@ -275,11 +275,12 @@ class Model(nn.Module):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """In evaluation mode, and afterwards each part in the mode that it was in."""
+        """In evaluation mode without autograd, and afterwards each part in the mode it was in."""
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            yield
+            with torch.inference_mode():
+                yield
         finally:
             for module in training:
                 module.training = True
@@ -357,6 +358,7 @@ class Encoder(Model):
         reduction: Reduction = "mean",
         padding_mask: Bool[Tensor, "batch ... keys"] | None = None,
         cache: list[KeyValueCache] | None = None,
+        at: Integer[Tensor, "batch"] | int | None = None,
     ) -> Any:
         """Logits over the vocabulary for each token; or the loss, if there are targets.
 
@@ -370,11 +372,16 @@ class Encoder(Model):
                 :func:`attnbook.masks.token_mask`, or of shape (batch, keys). Nobody attends to the
                 others, and positions count real tokens: padding may come first.
             cache: from :meth:`LanguageModel.new_cache`.
+            at: index of the one token of each sequence whose logits are computed, (batch, vocab):
+                −1 for the last. All tokens', (batch, tokens, vocab), if not given.
 
         Raises:
             ValueError: if an id is outside the vocabulary or the sequence is too long.
         """
-        logits = self._logits(self._stack(ids, mask, padding_mask, cache))
+        x = self._stack(ids, mask, padding_mask, cache)
+        if at is not None:
+            x = x[:, at] if isinstance(at, int) else x[torch.arange(len(x), device=x.device), at]
+        logits = self._logits(x)
         return logits if targets is None else cross_entropy(logits, targets, reduction=reduction)
 
     def loss(
@@ -440,8 +447,8 @@ class Encoder(Model):
         return normed
 
     def _logits(
-        self, x: Float[Tensor, "batch tokens d_model"]
-    ) -> Float[Tensor, "batch tokens vocab"]:
+        self, x: Float[Tensor, "batch *tokens d_model"]
+    ) -> Float[Tensor, "batch *tokens vocab"]:
         x = x if self.head is None else self.head(x)
         logits: Tensor = self.embedding.logits(x) if self.output is None else self.output(x)
         return logits if self.output_bias is None else logits + self.output_bias
@@ -470,7 +477,6 @@ class LanguageModel(Encoder):
         """An empty :class:`attnbook.attention.KeyValueCache` for each block."""
         return [KeyValueCache(max_tokens) for _ in self.blocks]
 
-    @torch.no_grad()
     def generate(
         self,
         ids: Integer[Tensor, "batch tokens"],
@@ -481,6 +487,7 @@ class LanguageModel(Encoder):
         top_p: float | None = None,
         stop_ids: Collection[int] = (),
         padding_mask: Bool[Tensor, "batch ... tokens"] | None = None,
+        cache: list[KeyValueCache] | None = None,
         generator: Generator | None = None,
     ) -> Integer[Tensor, "batch more"]:
         r"""Continue each sequence by at most ``n_tokens`` tokens, one after another, with a cache.
@@ -496,6 +503,8 @@ class LanguageModel(Encoder):
             stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
             padding_mask: ``True`` for real tokens, as in :meth:`Encoder.forward`: beginnings of
                 different lengths, padded on either side.
+            cache: what the model has read of ``ids`` already, not all; the rest is added to it, and
+                what is generated but its last token.
             generator: source of randomness.
 
         Returns:
@@ -514,27 +523,27 @@ class LanguageModel(Encoder):
         check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         stops = torch.tensor(sorted(stop_ids), dtype=ids.dtype, device=ids.device)
         real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
-        cache, new = self.new_cache(ids.shape[1] + n_tokens - 1), ids
+        cache = self.new_cache(ids.shape[1] + n_tokens - 1) if cache is None else cache
+        new = ids[:, len(cache[0]) :]
+        at: Tensor | int = -1
+        if real is not None:  # the last real token
+            at = new.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         with self._evaluating():
-            for step in range(n_tokens):
-                logits = self(new, padding_mask=real, cache=cache)  # (batch, new tokens, vocab)
-                if step == 0 and real is not None:  # after the last real token
-                    n_after = real.flip(1).int().argmax(dim=1)
-                    logits = logits[torch.arange(len(ids)), ids.shape[1] - 1 - n_after]
-                else:
-                    logits = logits[:, -1]
+            for _ in range(n_tokens):
+                logits = self(new, padding_mask=real, cache=cache, at=at)  # (batch, vocab)
                 drawn = sample(
                     logits, temperature, top_k=top_k, top_p=top_p, generator=generator
                 ).to(ids.dtype)
-                new = torch.where(ended, ids[:, -1], drawn)[:, None]
+                new, at = torch.where(ended, ids[:, -1], drawn)[:, None], -1
                 ids = torch.cat([ids, new], dim=1)
-                ended = ended | torch.isin(new[:, 0], stops)
-                if ended.all():
-                    break
+                if stop_ids:
+                    ended = ended | torch.isin(new[:, 0], stops)
+                    if ended.all():
+                        break
                 if real is not None:
                     real = F.pad(real, (0, 1), value=True)
-        return ids
+        return ids.clone()  # not one of inference mode: it may be changed
 
 
 def sample(
