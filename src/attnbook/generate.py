@@ -5,33 +5,82 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Tokenizer
 from torch import Generator
 
-from attnbook.train import make_model, write
+from attnbook.models import LanguageModel
+from attnbook.train import BEST, explained, make_model, write
 from attnbook.training import load_model
+
+
+def load(folder: Path, *, last: bool = False) -> tuple[LanguageModel, Tokenizer]:
+    """A run's model with the lowest held-out loss, or its last one, and its tokenizer.
+
+    Raises:
+        ValueError: if there is no run in the folder, or no model yet.
+    """
+    model, tokenizer, settings = make_model(folder)
+    if last:
+        load_model(folder, model)
+        return model, tokenizer
+    if not (folder / BEST).exists():
+        raise ValueError(
+            f"{folder} has no model yet: train keeps the first after {settings.every} steps"
+        )
+    return LanguageModel.load(folder / BEST), tokenizer
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m attnbook.generate", description="Write with a model of attnbook.train."
+    )
+    made.add_argument("run", type=Path, help="the folder that attnbook.train made")
+    made.add_argument("prompt", nargs="?", default="", help="what the text begins with")
+    made.add_argument("--tokens", type=int, default=200, help="tokens to write (200)")
+    made.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
+    made.add_argument("--top-k", type=int, help="draw among so many (50, or all with --top-p)")
+    made.add_argument("--top-p", type=float, help="draw among the likeliest of this probability")
+    made.add_argument("--seed", type=int, help="for the same text again")
+    made.add_argument(
+        "--last", action="store_true", help="not the model with the lowest held-out loss"
+    )
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m attnbook.generate", description="Write with a model of attnbook.train."
-    )
-    parser.add_argument("run", type=Path, help="the folder that attnbook.train made")
-    parser.add_argument("prompt", nargs="?", default="", help="what the text begins with")
-    parser.add_argument("--tokens", type=int, default=200, help="tokens to write (200)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
-    parser.add_argument("--top-k", type=int, default=50, help="draw among so many (50)")
-    parser.add_argument("--seed", type=int, help="for the same text again")
-    given = parser.parse_args(arguments)
+    command = parser()
+    given = command.parse_intermixed_args(arguments)  # options may stand before the prompt
+    top_k = 50 if given.top_k is None and given.top_p is None else given.top_k
+    for name, value, is_right, expected in (
+        ("tokens", given.tokens, given.tokens >= 0, "at least 0"),
+        ("temperature", given.temperature, given.temperature >= 0, "at least 0"),
+        ("top-k", top_k, top_k is None or top_k >= 1, "at least 1"),
+        ("top-p", given.top_p, given.top_p is None or 0 < given.top_p <= 1, "above 0, at most 1"),
+    ):
+        if not is_right:
+            command.error(f"--{name} must be {expected}, got {value}")
     draws = Generator()
     draws.seed() if given.seed is None else draws.manual_seed(given.seed)
     try:
-        model, tokenizer, _ = make_model(given.run)
-        load_model(given.run, model)
+        model, tokenizer = load(given.run, last=given.last)
+        for piece in write(
+            model,
+            tokenizer,
+            given.prompt,
+            given.tokens,
+            temperature=given.temperature,
+            top_k=top_k,
+            top_p=given.top_p,
+            generator=draws,
+        ):
+            print(piece, end="", flush=True)
+        print()
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    how = {"temperature": given.temperature, "top_k": given.top_k, "generator": draws}
-    print(write(model, tokenizer, given.prompt, given.tokens, **how))
+        sys.exit(f"error: {explained(error, given.run)}")
+    except KeyboardInterrupt:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from worker import MODEL, padded_batch
 import attnbook.tasks
 from attnbook import Encoder, LanguageModel, ModelConfig, Transformer, TransformerConfig
 from attnbook.tasks import reversal_batch
-from attnbook.training import History, Processes, TrainingConfig, decayed, train
+from attnbook.training import History, Processes, TrainingConfig, decayed, load_model, train
 from attnbook.training.loop import seed_shard
 
 SMALL = ModelConfig(5, d_model=8, n_heads=2, n_layers=1, d_ff=8)
@@ -144,6 +145,32 @@ def test_loss_that_is_not_finite_stops_with_the_step() -> None:
     assert model.weight.isfinite().all()
 
 
+def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1, bias=False)
+
+    def loss(model: nn.Module) -> tuple[Tensor, int]:
+        return (model.weight - model.weight.detach()).sqrt().sum(), 1  # 0; its gradient is infinite
+
+    with pytest.raises(FloatingPointError, match="weight is no longer finite after 1 steps"):
+        train(model, lambda generator: (), TrainingConfig(1, 0.01), loss=loss, folder=tmp_path)
+    load_model(tmp_path, model)
+    assert model.weight.isfinite().all()
+
+
+def test_evaluated_sees_each_evaluation_and_the_lowest_so_far() -> None:
+    results, seen = iter([3.0, 1.0, 2.0]), []
+    history = train(
+        LanguageModel(MODEL),
+        padded_batch,
+        TrainingConfig(6, 0.01),
+        evaluate=lambda model: next(results),
+        evaluate_every=2,
+        evaluated=lambda history: seen.append((len(history.losses), history.step_with_lowest())),
+    )
+    assert seen == [(2, 2), (4, 4), (6, 4)]
+    assert history.first_step_with(2.5) == 2
+
+
 def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnbook.training.loop.processes", lambda: Processes(0, 3))
     with pytest.raises(ValueError, match="4 shards can't be spread evenly over 3 processes"):
@@ -154,6 +181,7 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.Mon
     ("options", "message"),
     [
         ({"steps": 0}, "steps must be positive, got 0"),
+        ({"warmup": -1}, "warmup must not be negative, got -1"),
         ({"shards": 0}, "shards must be positive, got 0"),
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
         ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),

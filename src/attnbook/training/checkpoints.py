@@ -41,7 +41,13 @@ class Checkpoint:
 
         Raises:
             OSError: if it can't be written. What was there before is there still.
+            FloatingPointError: if a parameter is not finite; and so it is then.
         """
+        for name, parameter in self.model.named_parameters():
+            if not parameter.isfinite().all():
+                raise FloatingPointError(
+                    f"{name} is no longer finite after {len(history.losses)} steps"
+                )
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         for i, state in self.adam.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{name}": t for name, t in state.items()}

@@ -37,8 +37,8 @@ class TrainingConfig:
         bfloat16: compute the loss under autocast; parameters and moments keep their type.
 
     Raises:
-        ValueError: if ``steps``, ``shards`` or ``learning_rate`` is not positive, or the schedule
-            is unknown.
+        ValueError: if ``steps``, ``shards`` or ``learning_rate`` is not positive, ``warmup`` is
+            negative, or the schedule is unknown.
 
     Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε; Loshchilov and Hutter 2017 for
     the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the tenth.
@@ -67,6 +67,8 @@ class TrainingConfig:
         for name in ("steps", "shards", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup must not be negative, got {self.warmup}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step; the first is 1."""

@@ -10,8 +10,8 @@ class History:
 
     Example:
         >>> history = History([2.0, 1.0], [32, 32], {2: 0.9})
-        >>> history.first_step_with(0.5)
-        2
+        >>> history.first_step_with(0.5), history.step_with_lowest()
+        (2, 2)
         >>> losses, evaluations = history.plot()
         >>> evaluations.get_xlabel()
         'steps'
@@ -27,6 +27,10 @@ class History:
     def first_step_with(self, at_least: float) -> int | None:
         """After how many steps an evaluation first reached ``at_least``; None if it never did."""
         return next((step for step, v in self.evaluations.items() if v >= at_least), None)
+
+    def step_with_lowest(self) -> int | None:
+        """After how many steps an evaluation was first the lowest; None if there is none."""
+        return min(self.evaluations, key=lambda step: self.evaluations[step], default=None)
 
     def plot(self) -> list[Any]:
         """Draw the losses, a running mean of them, and below the evaluations, if there are any.

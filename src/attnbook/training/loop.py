@@ -28,6 +28,7 @@ def train(
     loss: Callable[..., tuple[Tensor, Any]] | None = None,
     evaluate: Callable[[Any], float] | None = None,
     evaluate_every: int = 50,
+    evaluated: Callable[[History], None] | None = None,
     stop: Callable[[History], bool] | None = None,
     folder: str | Path | None = None,
     save_every: int = 100,
@@ -64,8 +65,10 @@ def train(
         evaluate: called in evaluation mode, without gradients, every ``evaluate_every`` steps and
             at the end, in the first process.
         evaluate_every: steps between evaluations.
-        stop: asked before each step: ``True`` ends the training, as does, say,
-            ``lambda history: history.first_step_with(0.99) is not None``.
+        evaluated: called after each evaluation, in its mode and process: to show a sample, or to
+            keep the model if ``history.step_with_lowest()`` is this one.
+        stop: asked before each step, in the first process: ``True`` ends the training, as does,
+            say, ``lambda history: history.first_step_with(0.99) is not None``.
         folder: where the checkpoint is kept. If there is one, the training goes on from it.
         save_every: steps between checkpoints; one more is written at the end.
         compile: run the loss through ``torch.compile``; its dropout draws other numbers.
@@ -77,7 +80,8 @@ def train(
 
     Raises:
         ValueError: if the shards can't be spread evenly, or the checkpoint is of another training.
-        FloatingPointError: if the loss is no longer finite; names the step, which is not taken.
+        FloatingPointError: if the loss is no longer finite; names the step, which is not taken. Or
+            if parameters that would be saved are not; the last checkpoint is kept.
         OSError: if a checkpoint can't be written.
 
     Example:
@@ -112,13 +116,16 @@ def train(
         if checkpoint is not None and here.rank == 0:
             checkpoint.save(history)
 
-    def stopped() -> bool:
-        return stop is not None and stop(history)
+    def is_over() -> bool:
+        return len(history.losses) >= config.steps or (
+            stop is not None and here.from_first(lambda: stop(history))
+        )
 
     model.train()
     save()  # now, not after an hour, if it can't be
     with _progress(config, history, here) as show, _arithmetic(device, fast):
-        while len(history.losses) < config.steps and not stopped():
+        over = is_over()
+        while not over:
             step = len(history.losses) + 1
             mean, count = _accumulate(objective, parameters, next_batch, config, step, here)
             if not np.isfinite(mean):
@@ -135,7 +142,10 @@ def train(
                 seed_shard(config.seed, step, config.shards)  # its own, behind those of the shards
                 with _evaluating(model), _autocast(device, config):
                     history.evaluations[step] = here.from_first(lambda: float(evaluate(model)))
-            if step % save_every == 0 or step == config.steps or stopped():
+                    if evaluated is not None and here.rank == 0:
+                        evaluated(history)
+            over = is_over()
+            if step % save_every == 0 or over:
                 save()
             show()
     return history
