@@ -43,7 +43,7 @@ def measure(names: Sequence[str], *, quick: bool) -> None:
         pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         settings = os.environ | dict.fromkeys(pools, str(threads))
         for name in names:
-            if name == "backprop" and threads > 1:
+            if name in ("backprop", "generation") and threads > 1:
                 continue
             kept = KEEP_FREED_MEMORY if name in ("backprop", "training") else {}
             command = [sys.executable, "-m", "benchmarks.command", name, *arguments]
