@@ -11,38 +11,11 @@ import torch
 from torch import Generator, Tensor, nn
 from worker import MODEL, padded_batch
 
-import attnbook.tasks
 from attnbook import Encoder, LanguageModel, ModelConfig, Transformer, TransformerConfig
-from attnbook.tasks import reversal_batch
 from attnbook.training import History, Processes, TrainingConfig, decayed, load_model, train
 from attnbook.training.loop import seed_shard
 
 SMALL = ModelConfig(5, d_model=8, n_heads=2, n_layers=1, d_ff=8)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("warmup", [0, 3])
-def test_one_shard_from_one_generator_is_tasks_train_bit_for_bit(
-    dtype: torch.dtype, warmup: int
-) -> None:
-    # What the studies recorded: 21 targets, so that dividing them is not exact.
-    def batch(generator: Generator) -> tuple[Tensor, Tensor]:
-        return reversal_batch(3, 7, 5, generator)
-
-    def evaluate(model: Encoder) -> float:
-        return model.loss(*batch(Generator())).item()
-
-    first = Encoder(SMALL).to(dtype)
-    second = copy.deepcopy(first)
-    record = attnbook.tasks.train(
-        first, batch, steps=20, learning_rate=0.01, seed=4, warmup=warmup, evaluate=evaluate
-    )
-    draws = Generator().manual_seed(4)
-    config = TrainingConfig(20, 0.01, warmup=warmup)
-    history = train(second, lambda _: batch(draws), config, evaluate=evaluate)
-    assert history.losses == record.losses
-    assert history.evaluations == record.evaluations
-    assert all(map(torch.equal, first.parameters(), second.parameters()))
 
 
 def test_shards_of_unequal_padding_add_up_to_one_batch() -> None:
