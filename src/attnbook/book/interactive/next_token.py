@@ -162,7 +162,7 @@ next_token = Figure(
     },
     controls=(
         Choice("prompt", "After", "1", {
-            "0": "a sure beginning", "1": "an open one", "2": "half a word",
+            "0": "a sure place", "1": "an open one", "2": "half a word",
         }),
         Slider("temperature", "Temperature", 0.7, low=0.1, high=2, step=0.1,
                shown="{temperature:.1f}"),

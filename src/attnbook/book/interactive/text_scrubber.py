@@ -9,7 +9,6 @@ from attnbook.book.interactive.drawing import (
     Bound,
     Drawing,
     Numbers,
-    group,
     line,
     mark,
     number,
@@ -18,7 +17,7 @@ from attnbook.book.interactive.drawing import (
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Guess, Slider
+from attnbook.book.interactive.figure import Choice, Figure, Slider
 
 STEPS = (0, 10, 30, 100, 200, 400, 800, 1500)
 """At which the chapter's study keeps what the model writes."""
@@ -118,17 +117,14 @@ def marks() -> list[Drawing]:
             for n in (0, 30, 100, 200, 400, 800)
         ),
         words(432, FLOOR + 17, "1500 steps", "end"),
-        group(*curve, data_answer=""),
+        *curve,
         words(8, top - 8, text("What it writes after {step} steps"), font_weight="bold"),
         mark("rect", x=8, y=top, width=424, height=19 * LINES + 8, fill=INK, fill_opacity=0.06),
-        group(
-            mark("rect", x=12, y=top + 4, width=33, height=19, fill=BLUE, fill_opacity=0.25),
-            *(
-                words(14, top + 18 + 19 * i, text(f"{{lines.{i}}}"), font_family="monospace",
-                      font_size=15)
-                for i in range(LINES)
-            ),
-            data_answer="",
+        mark("rect", x=12, y=top + 4, width=33, height=19, fill=BLUE, fill_opacity=0.25),
+        *(
+            words(14, top + 18 + 19 * i, text(f"{{lines.{i}}}"), font_family="monospace",
+                  font_size=15)
+            for i in range(LINES)
         ),
         words(8, top + 19 * LINES + 24, "shaded: the prompt;   ¶ new line, ·· spaces, ¤ not ASCII"),
     ]  # fmt: skip
@@ -144,7 +140,7 @@ text_scrubber = Figure(
         "at the upper dashed line, an even guess among 512 tokens, falls steeply through two more, "
         "counts of tokens and a table of pairs, and flattens. Eight steps are marked, the last one "
         "large. Below, in a few lines, the text that the model writes after this step, when it is "
-        "given “The ”."
+        "given “The”."
     ),
     size=(440, 382),
     compute=compute,
@@ -168,16 +164,6 @@ text_scrubber = Figure(
         Choice("how", "Next token", "drawn", {
             "drawn": "drawn, temperature 0.8", "greedy": "the likeliest (greedy)",
         }),
-    ),
-    guess=Guess(
-        "A table of pairs says how often each token follows each other token. After how many "
-        "steps does the model predict better than this table?",
-        answer="passes",
-        reply="You said {guess} steps. After {passes} it predicts better.",
-        high=STEPS[-1],
-        step=10,
-        value=750,
-        shown="{guess} steps",
     ),
     examples=(
         {"step": 0},
