@@ -3,8 +3,8 @@
 from attnbook.training import train
 from studies.lm_text import make_model, task, training
 
-LENGTH, BATCH, STEPS = 64, 8, 1000
-AFTER = (125, 250, 500, 1000)
+LENGTH, BATCH, STEPS = 64, 8, 512
+AFTER = (64, 128, 256, 512)
 SIZES = [(d, n) for d in (32, 64, 128) for n in (1, 2, 4)]
 SEEDS = {f"{d} wide, {n} layers": 3 for d, n in SIZES}
 
@@ -22,7 +22,7 @@ def run(seed, case, steps=STEPS):
         config,
         stop=lambda history: len(history.losses) == steps,
         evaluate=lambda model: model.loss(*held_out).item(),
-        evaluate_every=125,
+        evaluate_every=64,
     )
     numbers = {"first losses": history.losses[:10]}
     if steps == STEPS:
