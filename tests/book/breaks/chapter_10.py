@@ -4,7 +4,7 @@ BREAKS = [
     # the token before, given the one after
     ("lm-bigram", "((seen[:-1], seen[1:])", "((seen[1:], seen[:-1])"),
     # padding in sight, and counted
-    ("lm-batch", "padding_mask=real)", "padding_mask=None)"),
+    ("lm-batch", '{"padding_mask": real} if masked else {}', "{}"),
     # one step more
     ("lm-resume", "whole = short_run(8)", "whole = short_run(9)"),
     # per character, not per token
