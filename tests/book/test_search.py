@@ -265,7 +265,7 @@ def test_no_query_finds_everything_and_what_is_not_there_is_not_found(ranking):
         ["attention", "tokenizer", "attention sink", "zyxwvut"],
     )
     assert counts[0] == 20
-    assert counts[1] < 10
+    assert counts[1] < 15
     assert counts[2:] == [0, 0]
 
 
