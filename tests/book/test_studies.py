@@ -217,4 +217,5 @@ def test_killed_studies_go_on_where_they_were(root):
     made = python(MAKE)
     assert made.returncode == 0, made.stderr
     assert python(READ).returncode == 0
-    assert len(Path("ran").read_text()) <= 7 + 5 * 2  # what was in flight, at most two each time
+    # Lost each time: two rows in flight, and the one that was queued for who is ready first.
+    assert len(Path("ran").read_text()) <= 7 + 5 * 3
