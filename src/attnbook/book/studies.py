@@ -448,7 +448,10 @@ def _run_all(
 ) -> Iterable[tuple[tuple[str, str, int], dict[str, Any] | Exception]]:
     workers = int(os.environ.get("WORKERS", os.cpu_count() or 1))
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_leave_with_parent
+        workers,
+        mp_context=get_context("spawn"),
+        initializer=_leave_with_parent,
+        initargs=(os.getpid(),),
     )
     try:
         running = {pool.submit(_row, *job): job for job in jobs}
@@ -468,9 +471,8 @@ def _row(name: str, case: str, seed: int) -> dict[str, Any]:
     return {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
 
 
-def _leave_with_parent() -> None:
-    """A worker whose parent was killed would wait for ever."""
-    parent = os.getppid()
+def _leave_with_parent(parent: int) -> None:
+    """A worker whose parent was killed, even while the worker started, would wait for ever."""
 
     def watch() -> None:
         while os.getppid() == parent:
