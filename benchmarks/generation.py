@@ -18,6 +18,7 @@ from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 from attnbook import LanguageModel
 from attnbook.convert import to_nanogpt
 from attnbook.convert.transformers import from_gpt2
+from benchmarks import contenders
 from benchmarks.contenders import OURS
 from benchmarks.timing import Call, Ratios, Times, race, speed_ratio
 
@@ -36,17 +37,8 @@ Past = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(contenders.Size):
     """Sizes of one row: ``tokens`` is the length at the end."""
-
-    d_model: int
-    tokens: int
-    batch: int
-
-    @property
-    def n_heads(self) -> int:
-        """Heads 64 wide, but at least four of them."""
-        return max(4, self.d_model // 64)
 
     @property
     def n_without(self) -> int:
