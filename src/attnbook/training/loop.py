@@ -73,7 +73,8 @@ def train(
         save_every: steps between checkpoints; one more is written at the end.
         compile: run the loss through ``torch.compile``; its dropout draws other numbers.
         fast: let ``DistributedDataParallel`` add the gradients in its own order, while it computes
-            others, and a GPU use algorithms that are not deterministic.
+            others, and a GPU use algorithms that are not deterministic. Without it, torch refuses
+            what has no other on a GPU.
 
     Returns:
         The losses and evaluations, those before a resume too.
@@ -264,7 +265,8 @@ def _arithmetic(device: torch.device, fast: bool) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     if device.type == "cuda" and not fast:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.set_deterministic_debug_mode("warn")  # where an operation has no such algorithm
+        # An error where an operation has no such algorithm: told to warn, attention takes another.
+        torch.set_deterministic_debug_mode("error")
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
