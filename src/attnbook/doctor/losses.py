@@ -1,0 +1,219 @@
+"""What a loss compares with what."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import Inputs, Subject
+from attnbook.doctor.trace import MOVES, PRODUCTS, Node, Trace, back
+
+Results = Iterator[Finding | NotJudged]
+LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
+
+
+def sequences(subject: Subject, seed: int) -> tuple[Inputs, Tensor]:
+    """Inputs of a loss whose ids go on: (inputs, all ids), with targets as the example has them."""
+    inputs, ids = subject.fresh(seed), subject.inputs[subject.sources[0]]
+    if len(subject.sources) == 1:
+        return inputs, inputs[subject.sources[0]]
+    first, last = subject.sources[0], subject.sources[-1]
+    targets = subject.inputs[last]
+    drawn = torch.Generator().manual_seed(seed)
+    longer = ids.new_empty(*ids.shape[:-1], ids.shape[-1] + 1)
+    longer = subject.random_ids(longer, drawn)
+    if ids.shape == targets.shape and torch.equal(ids[..., 1:], targets[..., :-1]):
+        return {**inputs, first: longer[..., :-1], last: longer[..., 1:]}, longer
+    if ids.shape == targets.shape and torch.equal(ids, targets):
+        return {**inputs, first: longer[..., :-1], last: longer[..., :-1]}, longer[..., :-1]
+    return inputs, inputs[first]
+
+
+def shift(subject: Subject) -> Results:
+    """Each position's logits are compared with the next token."""
+    if subject.kind != "loss" or subject.is_ids(subject.sources[0]) is False:
+        return
+    causal = subject.claims.causal
+    if causal is None and any(
+        locate.pattern(locate.support(a)) != "causal" for a in locate.attentions(subject)
+    ):
+        yield NotJudged("shift", "whether it predicts the next token", "causal=True")
+        return
+    if causal is False:
+        return
+    inputs, ids = sequences(subject, 3)
+    trace = subject.trace(inputs)
+    seen = _compared(trace, ids)
+    if seen is None:
+        yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
+        return
+    matches = {o: seen.get(o, 0.0) for o in (1, 0, 2, -1)}
+    best = max(matches, key=lambda o: matches[o])
+    if best == 1 or matches[best] < 0.99:
+        return
+    causes = {0: "loss without shift", 2: "loss shifted twice", -1: "loss shifted backwards"}
+    what = {0: "the token itself", 2: "the token after the next", -1: "the token before"}
+    yield finding(
+        "error",
+        "shift",
+        causes[best],
+        "observed what the cross-entropy compares, for random ids",
+        f"each position's logits are compared with {what[best]}",
+        "the next token",
+    )
+
+
+def _compared(trace: Trace, ids: Tensor) -> dict[int, float] | None:
+    """For each offset, the share of positions t whose target is the id at t + offset."""
+    for node in trace.of(*LOSSES):
+        targets = node.args[1].flatten()
+        soft = node.inputs[0][0]
+        logits = back(soft, (*MOVES, "_log_softmax", "mul", "div", "add", "tanh"), PRODUCTS)
+        if logits is None or soft is None:
+            continue
+        places = _places(trace, node, logits, ids)
+        if places is None or len(places) != len(targets):
+            continue
+        found: dict[int, float] = {}
+        for offset in (-1, 0, 1, 2):
+            hits = [
+                int(ids[b, t + offset]) == int(y)
+                for (b, t), y in zip(places, targets.tolist(), strict=True)
+                if 0 <= t + offset < ids.shape[1] and y >= 0
+            ]
+            found[offset] = sum(hits) / len(hits) if hits else 0.0
+        return found
+    return None
+
+
+def _places(trace: Trace, loss: Node, logits: Node, ids: Tensor) -> list[tuple[int, int]] | None:
+    """The sequence and token of each row of the loss, found by their values."""
+    rows = loss.args[0]
+    if rows.dim() != 2:
+        return None
+    given = next((n.args[0] for n in trace.of("_log_softmax") if n.outputs[0].shape == rows.shape), None)
+    head = logits.outputs[0].reshape(-1, logits.outputs[0].shape[-1])
+    if given is None or head.shape[-1] != rows.shape[-1] or len(head) % len(ids):
+        return None
+    length = len(head) // len(ids)
+    keys = {tuple(row[:3].tolist()): i for i, row in enumerate(head)}
+    places = []
+    for row in given:
+        i = keys.get(tuple(row[:3].tolist()))
+        if i is None:
+            return None
+        places.append((i // length, i % length))
+    return places
+
+
+def probabilities(subject: Subject) -> Results:
+    """A cross-entropy is given logits, and an nll_loss log-probabilities."""
+    if subject.kind != "loss":
+        return
+    trace = locate.trace_of(subject)
+    for node in trace.of("_log_softmax"):
+        x = node.args[0]
+        axis = int(node.args[1])
+        if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
+            yield finding(
+                "error",
+                "loss",
+                "cross-entropy of probabilities",
+                "observed what the cross-entropy is given",
+                "numbers that sum to 1: a softmax was applied already",
+                "logits",
+            )
+            return
+    for node in trace.of(*LOSSES):
+        x = node.args[0]
+        if (x.logsumexp(1).abs() > 1e-3).any():
+            yield finding(
+                "error",
+                "loss",
+                "nll_loss of logits",
+                "observed what nll_loss is given",
+                "numbers whose exponentials do not sum to 1",
+                "log-probabilities",
+            )
+            return
+
+
+def reshaped(subject: Subject) -> Results:
+    """A row of logits that meets a target is what the output layer gave for one token."""
+    if subject.kind != "loss":
+        return
+    trace = locate.trace_of(subject)
+    for node in trace.of("_log_softmax"):
+        head = back(node.inputs[0][0], MOVES, PRODUCTS)
+        if head is None:
+            continue
+        x, axis = node.args[0], int(node.args[1]) % node.args[0].dim()
+        rows = x.movedim(axis, -1)
+        rows = rows.reshape(-1, rows.shape[-1])
+        # With a bias added later the values differ: only moved numbers are judged.
+        width = head.outputs[0].shape[-1]
+        known = {tuple(r.tolist()) for r in head.outputs[0].reshape(-1, width)}
+        values = set(head.outputs[0].flatten().tolist())
+        moved = all(v in values for v in rows[0].tolist())
+        if moved and not any(tuple(r.tolist()) in known for r in rows[1:-1]):
+            yield finding(
+                "error",
+                "loss",
+                "logits reshaped across tokens",
+                "compared the rows of the cross-entropy with those of the output layer",
+                "a row has logits of several tokens",
+                "the logits of one token",
+            )
+            return
+
+
+def padding_in_loss(subject: Subject) -> Results:
+    """Targets that are padding do not count."""
+    padding = subject.claims.padding_id
+    if subject.kind != "loss" or padding is None:
+        return
+    inputs, _ = sequences(subject, 5)
+    padded = dict(inputs)
+    for name in subject.sources:
+        ids = inputs[name].clone()
+        ids[..., -2:] = padding
+        padded[name] = ids
+    trace = subject.trace(padded)
+    for node in trace.of(*LOSSES):
+        targets, ignored = node.args[1], int(node.args[4])
+        if ignored != padding and (targets == padding).any():
+            yield finding(
+                "error",
+                "padding in the loss",
+                "padding counts in the loss",
+                "put padding at the end of the ids and targets",
+                f"targets of {padding} are compared; ignored is {ignored}",
+                "they are left out",
+            )
+            return
+
+
+def first_loss(subject: Subject) -> Results:
+    """Before any training the loss is about ln V."""
+    if subject.kind != "loss":
+        return
+    inputs, _ = sequences(subject, 4)
+    trace = subject.trace(inputs)
+    nodes = trace.of("_log_softmax")
+    if not nodes:
+        return
+    width = nodes[-1].args[0].shape[int(nodes[-1].args[1])]
+    loss, expected = float(subject.run(inputs)), math.log(width)
+    if not loss < 2 * expected + 1 or loss < 0.5 * expected:
+        yield finding(
+            "warning",
+            "first loss",
+            "first loss is not ln V",
+            "called it with random ids and targets",
+            f"the loss is {loss:.2f}",
+            f"about ln {width} = {expected:.2f}, if it is not trained yet",
+        )
