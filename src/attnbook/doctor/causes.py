@@ -13,7 +13,11 @@ class Cause:
     explains: tuple[str, ...] = ()
 
 
-LEAKS = ("future", "batch", "padding", "order", "prefix", "cache", "mixing", "train = eval")
+LEAKS = (
+    *("future", "batch", "padding", "order", "prefix", "cache", "mixing", "train = eval"),
+    *("order of sequences", "empty rows", "half precision"),
+)
+ALL = ("*",)
 
 CAUSES: dict[str, Cause] = {
     # masks
@@ -29,7 +33,7 @@ CAUSES: dict[str, Cause] = {
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
         "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
-        ("future", "prefix", "cache", "padding", "mixing", "finite", "empty rows"),
+        (*LEAKS, "finite", "gradients"),
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
@@ -72,7 +76,9 @@ CAUSES: dict[str, Cause] = {
     "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
-    "scaled after the softmax": Cause("(query @ key.mT * d_head**-0.5).softmax(dim=-1)"),
+    "scaled after the softmax": Cause(
+        "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
+    ),
     "other scale": Cause("query @ key.mT * d_head**-0.5, once; F.scaled_dot_product_attention does it"),
     "no scale": Cause("query @ key.mT * d_head**-0.5"),
     "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
@@ -150,7 +156,7 @@ CAUSES: dict[str, Cause] = {
     "cached differs from full": Cause("compare keys and values in the cache with the full pass's"),
     # modes
     "random in evaluation": Cause(
-        "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", LEAKS
+        "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
     ),
     "mask only in training": Cause("the mask belongs in both modes", LEAKS),
     "mask only in evaluation": Cause("the mask belongs in both modes", LEAKS),
@@ -159,9 +165,9 @@ CAUSES: dict[str, Cause] = {
     "other dropout": Cause("p is the probability to drop, not to keep"),
     "dropout before the softmax": Cause("drop weights: F.dropout(logits.softmax(-1), p)"),
     "remembers the last call": Cause(
-        "keep nothing in self between calls: pass the cache in and out", LEAKS
+        "keep nothing in self between calls: pass the cache in and out", ALL
     ),
-    "changes its arguments": Cause("x = x + y, not x += y", LEAKS),
+    "changes its arguments": Cause("x = x + y, not x += y", ALL),
     "changes its buffers": Cause("no update of buffers in evaluation"),
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients

@@ -142,16 +142,16 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
 
     Args:
         findings: in any order.
-        explains: for a cause, the checks that fail because of it.
+        explains: for a cause, the checks that fail because of it; ``"*"`` for all.
     """
     kept: list[Finding] = []
     rest = list(dict.fromkeys(findings))
     # The cause that explains most comes first.
-    rest.sort(key=lambda finding: -len(explains.get(finding.cause, ())))
+    rest.sort(key=lambda x: (x.level, "*" not in explains.get(x.cause, ()), -len(explains.get(x.cause, ()))))
     while rest:
         first, *others = rest
         ours = (*explains.get(first.cause, ()), first.check)
-        same = [x for x in others if first.level == "error" and x.check in ours]
+        same = [x for x in others if first.level == "error" and (x.check in ours or "*" in ours)]
         also = tuple(dict.fromkeys(x.check for x in same if x.check != first.check))
         kept.append(replace(first, also=(*first.also, *also)))
         rest = [x for x in others if x not in same]

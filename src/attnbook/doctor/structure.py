@@ -260,22 +260,25 @@ def _judge_rows(
 
 def _merge(subject: Subject, trace: Trace) -> Results:
     """The values of one row after the merge come from one query."""
-    groups = _merged(trace)
-    for node, merged in groups:
+    lengths = set(map(subject.length, subject.sources))
+    for node, merged in _merged(trace):
         contexts = [a for a in trace.attentions if a.context_node.index in merged[1]]
+        if any(a.context.shape[1] not in lengths for a in contexts):
+            continue
         rows = merged[0].reshape(-1, merged[0].shape[-1])
         found = _queries(rows, contexts)
-        if found is None or found.shape[1] < 2:
+        if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
             continue
-        mixed = (found != found[:, :1]).any(1) & (found >= 0).all(1)
-        if mixed.any() and (found >= 0).float().mean() > 0.9:
+        largest, least = found.amax(1), found.masked_fill(found < 0, len(found)).amin(1)
+        mixed = (found >= 0).any(1) & (largest != least)
+        if mixed.any():
             row = int(torch.nonzero(mixed)[0])
             yield finding(
                 "error",
                 "heads",
                 "merge without transposing",
                 f"followed the heads' outputs into {node.module or node.name}",
-                f"row {row} has numbers of tokens {sorted(set(found[row].tolist()))}",
+                f"row {row} has numbers of tokens {sorted(set(found[row].tolist()) - {-1})}",
                 "a row has the numbers of one token, of all heads",
             )
             return
@@ -311,8 +314,8 @@ def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
     return reached
 
 
-def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor | None:
-    """For each number, the query in whose context it is; −1 if in none."""
+def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
+    """For each number, the query in whose context it is; −1 if in none, or in several."""
     values = torch.cat([a.context.flatten() for a in contexts])
     index = torch.cat(
         [
@@ -320,12 +323,12 @@ def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor | None:
             for a in contexts
         ]
     )
-    if values.numel() < 2 or len(values.unique()) < 0.9 * len(values):
-        return None
     ordered, order = values.sort()
     at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
-    found = index[order[at]]
-    return found.masked_fill(ordered[at] != rows, -1)
+    twice = torch.zeros_like(ordered, dtype=torch.bool)
+    twice[1:] |= ordered[1:] == ordered[:-1]
+    twice[:-1] |= ordered[1:] == ordered[:-1]
+    return index[order[at]].masked_fill((ordered[at] != rows) | twice[at], -1)
 
 
 def _count(subject: Subject, trace: Trace) -> Results:
@@ -338,8 +341,8 @@ def _count(subject: Subject, trace: Trace) -> Results:
     if not found:
         return
     counts = {len(a.weights) // subject.n_sequences for a in found}
-    same = [a for a in found if a.softmax_node.module == found[0].softmax_node.module]
-    if claimed in counts or (counts == {1} and len(found) % claimed == 0 and len(same) != 1):
+    a_list = counts == {1} and len(found) % claimed == 0 and not _whole(found[0], claimed)
+    if claimed in counts or a_list:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
         return  # heads says what it attends over
@@ -351,6 +354,14 @@ def _count(subject: Subject, trace: Trace) -> Results:
         f"{sorted(counts)} of width {found[0].query.shape[-1]}",
         f"{claimed}, as claimed",
     )
+
+
+def _whole(a: Attention, claimed: int) -> bool:
+    """Whether one head is as wide as all the heads claimed would be together."""
+    made = _projected(a.query_node)
+    width = a.query.shape[-1]
+    inner = made.args[-2].shape[-1] if made is not None else width
+    return claimed > 1 and bool(width * claimed > inner)
 
 
 def projections(subject: Subject) -> Results:

@@ -2,11 +2,13 @@
 
 import inspect
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -65,14 +67,14 @@ class Subject:
 
     def run(self, inputs: Inputs | None = None, *, seed: int = 0) -> Tensor:
         """The output of a call without gradients, always with the same random numbers."""
-        torch.manual_seed(seed)
+        seed_all(seed)
         with torch.no_grad():
             return output_of(self.call(inputs)).detach()
 
     def trace(self, inputs: Inputs | None = None) -> Trace:
         """All tensor operations of a call."""
         given = copied(self.inputs if inputs is None else inputs)
-        torch.manual_seed(0)
+        seed_all(0)
         trace = Trace([given[name] for name in self.sources])
         with torch.no_grad(), plain_kernels(), trace:
             trace.output = output_of(self._called(given)).detach()
@@ -224,6 +226,13 @@ class Subject:
         return cut
 
 
+def seed_all(seed: int) -> None:
+    """Whatever a module draws from begins anew."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
 def changed(one: Tensor, other: Tensor) -> Tensor:
     """How much each token's output differs, (batch, tokens), relative to the largest output."""
     size = torch.nan_to_num(one.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
@@ -320,6 +329,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.kind, subject.sources = "tokens", ids[:1]
     _find_axes(subject, output)
     _find_same(subject)
+    if subject.claims.batch_first is None and _tokens_come_first(subject):
+        subject.batch, subject.tokens = 1, 0
     return subject
 
 
@@ -383,6 +394,21 @@ def _says_sequence_first(subject: Subject) -> bool:
         ours = type(subject.module).__module__.startswith("torch.nn")
         said = inner[0] if inner and ours else None
     return said is False
+
+
+def _tokens_come_first(subject: Subject) -> bool:
+    """Whether the example is longer along its first axis, and only that one is mixed."""
+    value = subject.inputs[subject.target]
+    if subject.kind == "loss" or (subject.batch, subject.tokens) != (0, 1):
+        return False
+    if not value.shape[0] > value.shape[1] > 1:
+        return False
+    inputs = subject.fresh(0)
+    with subject.mode(training=False):
+        base = subject.run(inputs)
+        other = subject.run(subject.replaced(inputs, subject.target, 0, 0))
+    moved = changed(base, other) > DIFFERENT  # the changed token is the first of both
+    return bool(moved[1:, 0].any()) and not bool(moved[:, 1:].any())
 
 
 def _find_same(subject: Subject) -> None:

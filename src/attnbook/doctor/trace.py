@@ -29,7 +29,10 @@ ON_LOGITS = (
     *("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "masked_fill", "masked_fill_"),
     *("where", "tanh", "clamp", "maximum", "cat", "stack", "index_put_", "tril", "triu"),
 )
-ON_WEIGHTS = ("mul", "mul_", "div", "div_", "masked_fill", "masked_fill_", "where", "nan_to_num")
+ON_WEIGHTS = (
+    *("mul", "mul_", "div", "div_", "masked_fill", "masked_fill_", "where", "nan_to_num"),
+    *("tril", "triu"),
+)
 
 
 @dataclass
@@ -263,13 +266,14 @@ def _assemble(
         layouts += [lambda x: x.movedim(1, -1).mT]
     support = weights != 0
     best, layout = math.inf, layouts[0]
-    for one in layouts:
-        moved = one(gave)
+    for move in layouts:
+        moved = move(gave)
         if moved.numel() != weights.numel() or moved.shape[-2:] != shape[-2:]:
             continue
-        off = float((moved.reshape(shape) - weights)[support].abs().mean()) if support.any() else 0
-        if off < best:
-            best, layout = off, one
+        one, other = moved.reshape(shape)[support], weights[support]
+        off = 1 - float(torch.cosine_similarity(_flat(one), _flat(other), 0))
+        if off < best - 1e-6:
+            best, layout = off, move
     if best == math.inf:
         return None
     gave = gave if softmax.name != "exp" else weights
@@ -286,6 +290,10 @@ def _assemble(
         query, key, products, logits if aligned else None, soft, weights, value, out,
         score, softmax, context, nodes[0], nodes[1], value_node,
     )  # fmt: skip
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.nan_to_num(0).flatten().double()
 
 
 def _unlike(products: Tensor, logits: Tensor) -> float:
