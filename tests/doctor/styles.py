@@ -447,7 +447,8 @@ class Positioned(nn.Module):
         self.bug, self.kind, self.pairing, self.h, self.window = bug, kind, pairing, heads, window
         self.causal = causal
         self.qkv, self.o = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
-        self.relative = nn.Embedding(2 * T_MAX, heads)
+        if kind == "relative":
+            self.relative = nn.Embedding(2 * T_MAX, heads)
 
     def forward(self, x, cache=None):
         bug, (b, t, d) = self.bug, x.shape

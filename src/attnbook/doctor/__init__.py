@@ -35,6 +35,8 @@ CHECKS: dict[str, Callable[[Subject], Any]] = {
     "weights": structure.weights,
     "heads": structure.heads,
     "projections": structure.projections,
+    "heads share": structure.heads_share,
+    "masks": structure.masks,
     "groups": structure.groups,
     "scale": structure.scale,
     "mixing": invariants.mixing,

@@ -110,7 +110,9 @@ CAUSES: dict[str, Cause] = {
     "one projection for two": Cause(
         "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
     ),
-    "value is not the values": Cause("weights @ value: not the queries, keys", ("gradients",)),
+    "heads share one projection": Cause(
+        "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
+    ),
     # tokens and batch
     "norm over the tokens": Cause("nn.LayerNorm(d_model): over the last axis alone", LEAKS),
     "statistic over the batch": Cause("normalise each token: nn.LayerNorm(d_model)", LEAKS),
@@ -124,12 +126,14 @@ CAUSES: dict[str, Cause] = {
     ),
     "no token attends to another": Cause("look at the axes of query @ key.mT: (…, tokens, tokens)"),
     "depends on the sequence's number": Cause(
-        "positions count along the tokens: torch.arange(x.shape[1])", ("positions",)
+        "positions count along the tokens: torch.arange(x.shape[1])",
+        ("positions", "prefix", "order", "mixing", "batch"),
     ),
     "depends on the order": Cause("claim position=…, or find what counts the tokens"),
     # positions
     "positions without effect": Cause(
-        "add positions to the tokens, or rotate queries and keys by torch.arange(tokens)"
+        "add positions to the tokens, or rotate queries and keys by torch.arange(tokens)",
+        ("prefix", "order", "mixing"),
     ),
     "positions not relative": Cause(
         "rotate queries and keys alike, with pairs (x[i], x[i + d/2]) and cos, sin of the same "

@@ -196,7 +196,8 @@ def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
 
 
 def _then_norm(node: Node) -> bool:
-    return any(user.name in ("sub", "rsqrt", "add") for user in node.users)
+    after = [node, *node.users]
+    return any(user.name in ("sub", "rsqrt", "sqrt") for one in after for user in one.users)
 
 
 def _open_mask(subject: Subject, leaky: list[Attention]) -> str:
@@ -210,37 +211,56 @@ def _open_mask(subject: Subject, leaky: list[Attention]) -> str:
         return "mask of wrong polarity"
     if len(leaky) < len(everywhere) and kind == "all":
         return "mask not on every layer"
-    if kind == "all" and attention.logits is not None:
-        upper = torch.ones_like(open_).triu(1)
-        here, products = attention.logits[:, upper], attention.products[:, upper]
-        if here.std() <= 1e-6 * max(1.0, float(here.abs().max())) and products.std() > 0:
-            return "masked with a finite number"
-        rest = residual(attention)
-        if rest is not None and _step(rest, upper) > 1e-3:
-            return "mask added as a number"
-        return "no causal mask"
-    return "no causal mask" if kind == "all" else "mask of another shape"
+    if kind == "all":
+        return weak_mask(subject, attention) or "no causal mask"
+    return "mask of another shape"
 
 
-def residual(attention: Attention) -> Tensor | None:
+def weak_mask(subject: Subject, attention: Attention) -> str:
+    """What kind of causal mask does not close, if there is one."""
+    if attention.logits is None or attention.logits.shape[-1] < 3:
+        return ""
+    upper = torch.ones(attention.logits.shape[-2:], dtype=torch.bool).triu(1)
+    here, products = attention.logits[:, upper], attention.products[:, upper]
+    if here.std() <= 1e-6 * max(1.0, float(here.abs().max())) and products.std() > 0:
+        return "masked with a finite number"
+    rest = residual(subject, attention)
+    return "mask added as a number" if rest is not None and _step(rest, upper) > 1e-3 else ""
+
+
+def residual(subject: Subject, attention: Attention) -> Tensor | None:
     """What was added to the scaled products."""
-    fitted = slope(attention.products, attention.logits)
+    fitted = slope(subject, attention)
     if fitted is None or attention.logits is None:
         return None
     return attention.logits - fitted * attention.products
 
 
-def slope(products: Tensor, logits: Tensor | None) -> float | None:
-    """By how much logits change with the products, within each place of the mask."""
-    if logits is None or products.shape != logits.shape or len(products) < 2:
+def slope(subject: Subject, attention: Attention) -> float | None:
+    """By how much logits change with the products, from a sequence to the next.
+
+    What is added to all sequences alike (a mask, positions) plays no part then.
+    """
+    if attention.logits is None:
         return None
-    x, y = products.double(), logits.double()
+    heads = per_sequence(subject, attention)
+    x, y = attention.products.double(), attention.logits.double()
     open_ = (y > -1e3) & y.isfinite()
-    both = open_[1:] & open_[:-1]
-    x, y = (x[1:] - x[:-1])[both], (y[1:] - y[:-1])[both]  # what is added alike is gone
+    if heads is None:  # one sequence: what is added differs by head
+        x, y = (z - z.mean((1, 2), keepdim=True) for z in (x, y))
+        both = open_
+    else:
+        x, y, both = x[heads:] - x[:-heads], y[heads:] - y[:-heads], open_[heads:] & open_[:-heads]
+    x, y = x[both], y[both]
     if x.numel() < 2 or not x.norm() > 0:
         return None
     return float((x @ y) / (x @ x))
+
+
+def per_sequence(subject: Subject, attention: Attention) -> int | None:
+    """How many of batch × heads belong to a sequence; ``None`` for a single sequence."""
+    n = subject.n_sequences
+    return len(attention.weights) // n if n > 1 and len(attention.weights) % n == 0 else None
 
 
 def _step(rest: Tensor, upper: Tensor) -> float:
@@ -285,7 +305,7 @@ def padding_leak(
             closed = rows[0][..., ~allowed[0]]
             if closed.numel() > 1 and closed.std() == 0:
                 return "masked with a finite number", where
-            rest = residual(a)
+            rest = residual(subject, a)
             if rest is not None:
                 rest = rest.view_as(rows)[0]
                 step = float((rest[..., ~allowed[0]].mean() - rest[..., allowed[0]].mean()).abs())
@@ -352,6 +372,12 @@ def used_parameters(
                 foreign[id(tensor)] = tuple(tensor.shape)
     running = {n for m in subject.modules for n, part in m.named_modules() if part in ran}
     return used, running, list(foreign.values())
+
+
+def without_use(subject: Subject) -> list[str]:
+    """The parameters that a call does not use."""
+    used, _, _ = used_parameters(subject, subject.fresh(0))
+    return [name for name in subject.parameters if name not in used]
 
 
 def parent_runs(name: str, running: set[str]) -> bool:

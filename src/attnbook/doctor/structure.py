@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, factors_before
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, between, factors_before
 
 Results = Iterator[Finding | NotJudged]
 
@@ -79,7 +79,7 @@ def scale(subject: Subject) -> Results:
     claimed = subject.claims.scale
     seen = False
     for a in found:
-        factor = total_scale(a)
+        factor = total_scale(subject, a)
         if factor is None:
             continue
         seen = True
@@ -104,39 +104,39 @@ def scale(subject: Subject) -> Results:
         return
 
 
-def total_scale(a: Attention) -> float | None:
+def total_scale(subject: Subject, a: Attention) -> float | None:
     """The factor on the products of what was projected; ``None`` if there is no fixed one."""
     if a.logits is None:
         return None
-    fitted = locate.slope(a.products, a.logits)
+    fitted = locate.slope(subject, a)
     if fitted is None or fitted == 0:
         return None
     if _unit(a.query) or _unit(a.key):
         return None  # cosine attention: the lengths are gone
+    if between(a.softmax_node.inputs[0][0], a.score_node) & {"tanh", "clamp", "relu"}:
+        return None
     left, left_fixed = factors_before(a.query_node)
     right, right_fixed = factors_before(a.key_node)
     _, fixed = factors_before(a.softmax_node.inputs[0][0], (a.score_node.name,))
     if not (left_fixed and right_fixed and fixed):
         return None
-    if not _linear(a, fitted):
+    if not _linear(subject, a, fitted):
         return None
     return fitted * left * right
 
 
-def _linear(a: Attention, fitted: float) -> bool:
+def _linear(subject: Subject, a: Attention, fitted: float) -> bool:
     """Whether logits are the products by a factor, but for what is added to all sequences alike."""
+    heads = locate.per_sequence(subject, a)
     assert a.logits is not None
+    if heads is None:
+        return True  # one sequence can't tell
     open_ = (a.logits > -1e3) & a.logits.isfinite()
+    both = open_[heads:] & open_[:-heads]
     rest = (a.logits - fitted * a.products).double()
-    both = open_[1:] & open_[:-1]
-    size = float((fitted * (a.products[1:] - a.products[:-1])[both]).abs().mean())
-    heads = max(1, len(rest) // 2) if len(rest) % 2 == 0 else 1
-    if len(rest) > heads and open_[heads:].shape == open_[:-heads].shape:
-        same = open_[heads:] & open_[:-heads]
-        off = (rest[heads:] - rest[:-heads])[same]
-    else:
-        off = (rest[1:] - rest[:-1])[both]
-    return bool(off.numel() and float(off.abs().mean()) < 0.05 * size)
+    off = (rest[heads:] - rest[:-heads])[both].abs().mean()
+    size = (fitted * (a.products[heads:] - a.products[:-heads]))[both].abs().mean()
+    return bool(off < 0.005 * size)
 
 
 def _unit(x: Tensor) -> bool:
@@ -380,8 +380,10 @@ def projections(subject: Subject) -> Results:
             if one is None or other is None or {left, right} <= set(subject.claims.shared):
                 continue
             if _same_weights(one, other) and _proportional(lefts[left], lefts[right]):
+                # Reformer shares them, and has no third one left over.
+                left_over = subject.claims.n_heads or locate.without_use(subject)
                 yield finding(
-                    "error",
+                    "error" if left_over else "warning",
                     "projections",
                     "one projection for two",
                     "compared queries, keys and values" + _where(a),
@@ -416,7 +418,47 @@ def _proportional(a: Tensor, b: Tensor) -> bool:
         return False
     x, y = a.norm(dim=-1).flatten(), b.norm(dim=-1).flatten()
     ratio = x / y.clamp(min=1e-30)
-    return bool(ratio.std() < 1e-3 * ratio.mean().abs())
+    # At the first position no rotary turns anything.
+    alike = torch.cosine_similarity(a[:, 0], b[:, 0], dim=-1)
+    return bool(ratio.std() < 1e-3 * ratio.mean().abs() and alike.min() > 0.999)
+
+
+def heads_share(subject: Subject) -> Results:
+    """Each head has a projection of its own, of the whole width."""
+    for a in locate.attentions(subject)[:1]:
+        made = _projected(a.query_node)
+        n_heads = len(a.weights) // subject.n_sequences
+        if made is None or n_heads < 2 or made.name not in ("mm", "addmm"):
+            continue
+        rows, inner = made.args[-2].shape[-2:]
+        width = a.query.shape[-1]
+        if inner == width and rows == subject.n_sequences * n_heads * a.query.shape[-2]:
+            yield finding(
+                "error",
+                "projections",
+                "heads share one projection",
+                "observed the projection of the queries" + _where(a),
+                f"it is {inner} → {made.outputs[0].shape[-1]}, the same for each of {n_heads} heads",
+                f"{inner * n_heads} → {width * n_heads}: each head sees the whole token",
+            )
+
+
+def masks(subject: Subject) -> Results:
+    """A mask that is there closes: it is not one more number among the logits."""
+    for a in locate.own(subject):
+        if a.logits is None or locate.pattern(locate.support(a)) != "all":
+            continue
+        cause = locate.weak_mask(subject, a)
+        if cause:
+            yield finding(
+                "error",
+                "masks",
+                cause,
+                "compared the logits of later tokens with the products" + _where(a),
+                "they differ in a way that a mask makes, and still get weight",
+                "-inf, and no weight",
+            )
+            return
 
 
 def groups(subject: Subject) -> Results:
@@ -493,7 +535,7 @@ def positions(subject: Subject) -> Results:
     if claimed == "rotary" and _varies(first.value):
         yield finding("error", "positions", "values are rotated", where, "values depend on the position", "queries and keys do")
         return
-    off = _not_toeplitz(first.logits)
+    off = _not_relative(first.logits)
     if off > 1e-3:
         yield finding(
             "error",
@@ -516,6 +558,19 @@ def _named_rotary(subject: Subject) -> bool:
 
 def _varies(x: Tensor) -> bool:
     return bool((x - x[:, :1]).abs().max() > 1e-3 * x.abs().max())
+
+
+def _not_relative(logits: Tensor) -> float:
+    """How much logits of the same distance differ, up to what is added to all keys alike."""
+    own = logits.diagonal(0, 1, 2)[..., None]
+    if logits.shape[1] != logits.shape[2] or (own < -1e3).any():
+        return _not_toeplitz(logits)
+    rest = (logits - own).masked_fill(logits < -1e3, -torch.inf)
+    open_ = rest.isfinite()
+    spread = logits[logits > -1e3].max() - logits[logits > -1e3].min()
+    if rest[open_].max() - rest[open_].min() < 1e-4 * spread:
+        return 1.0  # they depend on the query's position alone
+    return _not_toeplitz(rest)
 
 
 def _not_toeplitz(logits: Tensor) -> float:
@@ -566,33 +621,45 @@ def window(subject: Subject) -> Results:
 
 def tying(subject: Subject) -> Results:
     """The output layer is the embedding, if it is meant to be."""
-    named = {n: p for m in subject.modules for n, p in m.named_parameters() if p.dim() == 2}
-    names = list(named)
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            a, b = named[one], named[other]
-            if a is not b and a.shape == b.shape and a.shape[0] != a.shape[1] and torch.equal(a, b) and a.any():
-                if float(a.std()) == 0:
+    parts = [part for m in subject.modules for part in m.modules()]
+    tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
+    for name, weight in subject.parameters.items():
+        for table in tables:
+            if weight is not table and weight.shape == table.shape and torch.equal(weight, table):
+                if float(weight.std()) == 0:
                     continue
                 yield finding(
                     "error" if subject.claims.tied else "warning",
                     "tying",
                     "copied, not tied",
                     "compared the parameters",
-                    f"{one} and {other} are equal, and two parameters",
+                    f"{name} equals an embedding, and is another parameter",
                     "one parameter, which is trained as one",
                 )
                 return
     if subject.claims.tied and subject.kind in ("tokens", "encoder-decoder"):
-        tables = [m.weight for s in subject.modules for m in s.modules() if isinstance(m, torch.nn.Embedding)]
         trace = locate.trace_of(subject)
         last = next((n for n in reversed(trace.nodes) if n.name in PRODUCTS), None)
-        shapes = [t for t in tables if last is not None and t.shape[0] == last.outputs[0].shape[-1]]
-        if last is not None and shapes and not any(
-            isinstance(x, Tensor) and x.numel() == t.numel() and torch.equal(x.flatten().sort()[0], t.detach().flatten().sort()[0])
-            for t in shapes for x in last.args
-        ):
-            yield finding("error", "tying", "not tied", "compared the last product's matrix with the embedding", "they differ", "the same, as claimed")
+        if last is None:
+            return
+        width = last.outputs[0].shape[-1]
+        used = [x for x in last.args if isinstance(x, Tensor)]
+        fitting = [table.detach() for table in tables if len(table) == width]
+        if fitting and not any(_same_numbers(x, table) for x in used for table in fitting):
+            yield finding(
+                "error",
+                "tying",
+                "not tied",
+                "compared the last product's matrix with the embedding",
+                "they differ",
+                "the same matrix, as claimed",
+            )
+
+
+def _same_numbers(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(
+        one.flatten().sort()[0], other.flatten().sort()[0]
+    )
 
 
 def sinusoids(subject: Subject) -> Results:

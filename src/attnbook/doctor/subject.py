@@ -327,6 +327,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.kind = "encoder-decoder"
     else:
         subject.kind, subject.sources = "tokens", ids[:1]
+    if subject.kind == "attention" and len(floats) == 2:
+        _target_first(subject, output)
     _find_axes(subject, output)
     _find_same(subject)
     if subject.claims.batch_first is None and _tokens_come_first(subject):
@@ -394,6 +396,14 @@ def _says_sequence_first(subject: Subject) -> bool:
         ours = type(subject.module).__module__.startswith("torch.nn")
         said = inner[0] if inner and ours else None
     return said is False
+
+
+def _target_first(subject: Subject, output: Tensor) -> None:
+    """Of two sequences of vectors, the one that the output belongs to comes first."""
+    one, other = (subject.inputs[name] for name in subject.sources)
+    belongs = output.shape == other.shape != one.shape
+    if belongs or subject.sources[1].startswith(("tgt", "target")):
+        subject.sources.reverse()
 
 
 def _tokens_come_first(subject: Subject) -> bool:

@@ -278,7 +278,7 @@ def _assemble(
         return None
     gave = gave if softmax.name != "exp" else weights
     soft, logits = layout(gave).reshape(shape), layout(given).reshape(shape)
-    products = _batched(score.outputs[0])
+    products = a @ b  # baddbmm gives more than that
     query, key = a, b.mT
     nodes = [n for n, _ in score.inputs][-2:]
     if products.numel() == logits.numel():
@@ -306,6 +306,19 @@ def _unlike(products: Tensor, logits: Tensor) -> float:
         return 1.0
     x, y = x - x.mean(), y - y.mean()
     return 1.0 - float((x @ y).abs() / (x.norm() * y.norm()).clamp(min=1e-30))
+
+
+def between(node: Node | None, first: Node) -> set[str]:
+    """Names of the operations on the way from one node to a later one."""
+    queue, seen, names = [node], set(), set()
+    while queue:
+        now = queue.pop()
+        if now is None or now is first or now.index in seen or now.index < first.index:
+            continue
+        seen.add(now.index)
+        names.add(now.name)
+        queue += [n for n, _ in now.inputs]
+    return names
 
 
 def factors_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> tuple[float, bool]:
