@@ -121,11 +121,22 @@ def registry() -> Iterator[Planted]:
         for style in in_styles:
             p = 0.1 if family == "modes" and "dropout" in kind or kind == "keep for drop" else 0.0
             claims = {**(CAUSAL if causal else FREE), **({"dropout": p} if p else {})}
-            yield Planted(family, kind, style, _maker(style, causal, p), vectors, claims, causes, source)
+            yield Planted(
+                family, kind, style, _maker(style, causal, p), vectors, claims, causes, source
+            )
     for kind, in_styles, causes, source in PADDING:
         for style in in_styles:
             claims = {**FREE, "mask": MASKS[style]}
-            yield Planted("padding", kind, style, _maker(style, False, 0.0, mask=True), vectors, claims, causes, source)
+            yield Planted(
+                "padding",
+                kind,
+                style,
+                _maker(style, False, 0.0, mask=True),
+                vectors,
+                claims,
+                causes,
+                source,
+            )
     yield from _grouped()
     yield from _positions()
     yield from _cached()
@@ -205,7 +216,9 @@ def _models() -> Iterator[Planted]:
         "plain list": ("parameter not registered",),
     }.items():  # fmt: skip
         for style in ("separate", "functional"):
-            yield Planted("models", bug, style, lambda b, s=style: Decoder(b, s), ids, causal, causes)
+            yield Planted(
+                "models", bug, style, lambda b, s=style: Decoder(b, s), ids, causal, causes
+            )
     for bug, causes in {"copied": ("copied, not tied",), "not tied": ("not tied",)}.items():
         yield Planted("models", bug, "decoder", lambda b: Decoder(b, tied=True), ids, {**causal, "tied": True}, causes,
                       "huggingface/transformers#43429")  # fmt: skip
@@ -213,8 +226,19 @@ def _models() -> Iterator[Planted]:
         causes = {"no mask": ("no causal mask",), "polarity": ("mask of wrong polarity",),
                   "merge": ("merge without transposing",), "softmax over queries": ("softmax over the queries",)}[bug]  # fmt: skip
         for style in ("separate", "fused", "einsum", "per head"):
-            yield Planted("models", f"decoder: {bug}", style, lambda b, s=style: Decoder("", s, b), ids, causal, causes)
-    for bug, causes in {"padding attended": ("padding is attended to",), "padding inverted": ("mask of wrong polarity",)}.items():
+            yield Planted(
+                "models",
+                f"decoder: {bug}",
+                style,
+                lambda b, s=style: Decoder("", s, b),
+                ids,
+                causal,
+                causes,
+            )
+    for bug, causes in {
+        "padding attended": ("padding is attended to",),
+        "padding inverted": ("mask of wrong polarity",),
+    }.items():
         for style in ("separate", "functional"):
             yield Planted("padding", bug, style, lambda b, s=style: Decoder(b, s, causal=False, padding_id=0), ids,
                           {"causal": False, "padding_id": 0}, causes)  # fmt: skip

@@ -41,22 +41,41 @@ def main() -> None:
                 found = found and not bug.healthy and twin.healthy
                 named = named and bool(set(bug.causes[:1]) & set(case.causes))
                 alarm = alarm or not twin.healthy
-                if given.misses and claimed and (not twin.healthy or not named or len(bug.errors) != 1):
+                if (
+                    given.misses
+                    and claimed
+                    and (not twin.healthy or not named or len(bug.errors) != 1)
+                ):
                     twins = f"; twin {twin.causes}" * (not twin.healthy)
                     print(f"{case.family}: {case.name}: {bug.causes} for {case.causes}{twins}")
-                if given.misses and any("check raised" in x.why for x in bug.not_judged + twin.not_judged):
-                    print(case.name, [str(x) for x in bug.not_judged + twin.not_judged if "check raised" in x.why])
+                if given.misses and any(
+                    "check raised" in x.why for x in bug.not_judged + twin.not_judged
+                ):
+                    print(
+                        case.name,
+                        [
+                            str(x)
+                            for x in bug.not_judged + twin.not_judged
+                            if "check raised" in x.why
+                        ],
+                    )
             row[f"found, {key}"] += found
             row[f"named, {key}"] += named and found
             row[f"alarms, {key}"] += alarm
             row["warned, bare"] += not claimed and not found and bool(bug.warnings)
-    columns = ["planted", *(f"{x}, {k}" for k in ("claims", "bare") for x in ("found", "named", "alarms")), "warned, bare"]
+    columns = [
+        "planted",
+        *(f"{x}, {k}" for k in ("claims", "bare") for x in ("found", "named", "alarms")),
+        "warned, bare",
+    ]
     print("family".ljust(14), *(c.rjust(15) for c in columns))
     for family, row in rows.items():
         print(family.ljust(14), *(str(row[c]).rjust(15) for c in columns))
     totals = {c: sum(row[c] for row in rows.values()) for c in columns}
     print("all".ljust(14), *(str(totals[c]).rjust(15) for c in columns))
-    print(f"{len({(c.family, c.kind) for c in REGISTRY})} kinds, {len(REGISTRY)} variants; {seconds:.0f} s")
+    print(
+        f"{len({(c.family, c.kind) for c in REGISTRY})} kinds, {len(REGISTRY)} variants; {seconds:.0f} s"
+    )
     alarms, warned = 0, 0
     if not given.family:
         for design in UNUSUAL:
@@ -64,9 +83,18 @@ def main() -> None:
                 report = design.report(claimed=claimed)
                 alarms += not report.healthy
                 warned += bool(report.warnings)
-                if report.errors or (given.misses and report.warnings) or any("check raised" in x.why or x.check == "everything" for x in report.not_judged):
+                if (
+                    report.errors
+                    or (given.misses and report.warnings)
+                    or any(
+                        "check raised" in x.why or x.check == "everything"
+                        for x in report.not_judged
+                    )
+                ):
                     print(f"unusual: {design.name} ({'claims' if claimed else 'bare'}): {report}")
-        print(f"unusual: {len(UNUSUAL)} right designs, with claims and bare: {alarms} alarms, {warned} with warnings")
+        print(
+            f"unusual: {len(UNUSUAL)} right designs, with claims and bare: {alarms} alarms, {warned} with warnings"
+        )
 
 
 if __name__ == "__main__":

@@ -104,7 +104,9 @@ class Separate(nn.Module):
                 s = s.masked_fill(~m, -torch.inf)
         if bug == "dropout on logits":
             s = F.dropout(s, 0.3, self.training)
-        dim = {"softmax over queries": -2, "softmax over heads": 1, "softmax over batch": 0}.get(bug, -1)
+        dim = {"softmax over queries": -2, "softmax over heads": 1, "softmax over batch": 0}.get(
+            bug, -1
+        )
         w = s.softmax(dim)
         if bug == "mask after":
             w = w * allowed
@@ -162,7 +164,9 @@ class Fused(nn.Module):
         elif bug == "heads attend":
             q, k, v = (y.view(B, T, self.n_head, C // self.n_head) for y in (q, k, v))
         else:
-            q, k, v = (y.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for y in (q, k, v))
+            q, k, v = (
+                y.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for y in (q, k, v)
+            )
         root = math.sqrt(k.size(-1))
         if bug == "scale of d_model":
             root = math.sqrt(C)
@@ -203,7 +207,9 @@ class Fused(nn.Module):
                 att = att.masked_fill(blocked[:, None, None, :], float("-inf"))
         if bug == "dropout on logits":
             att = self.attn_dropout(att)
-        axis = {"softmax over queries": 2, "softmax over heads": 1, "softmax over batch": 0}.get(bug, 3)
+        axis = {"softmax over queries": 2, "softmax over heads": 1, "softmax over batch": 0}.get(
+            bug, 3
+        )
         att = F.softmax(att, dim=axis)
         if bug == "mask after":
             att = att.masked_fill(low == 0, 0.0)
@@ -235,14 +241,18 @@ class Einsum(nn.Module):
     def __init__(self, bug: str = "", *, d=16, heads=2, causal=True, p=0.0, mask=False):
         super().__init__()
         self.bug, self.h, self.k, self.causal, self.p = bug, heads, d // heads, causal, p
-        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(heads, d, self.k) * d**-0.5) for _ in "qkv")
+        self.wq, self.wk, self.wv = (
+            nn.Parameter(torch.randn(heads, d, self.k) * d**-0.5) for _ in "qkv"
+        )
         self.wo = nn.Parameter(torch.randn(heads, self.k, d) * d**-0.5)
         self.takes_mask = mask
 
     def forward(self, x, mask=None):
         bug, t = self.bug, x.shape[1]
         q = torch.einsum("btd,hdk->bhtk", x, self.wq)
-        k = torch.einsum("btd,hdk->bhtk", x, self.wq if bug == "key by query projection" else self.wk)
+        k = torch.einsum(
+            "btd,hdk->bhtk", x, self.wq if bug == "key by query projection" else self.wk
+        )
         v = torch.einsum("btd,hdk->bhtk", x, self.wk if bug == "value is key" else self.wv)
         if bug == "scaled before as well":
             q = q * self.k**-0.5
@@ -264,7 +274,11 @@ class Einsum(nn.Module):
             added = torch.full((t, t), -torch.inf).tril(-1)
         if bug == "small fill":
             added = torch.full((t, t), -1.0).triu(1)
-        if self.causal and bug != "no mask" and not (bug == "mask only in training" and not self.training):
+        if (
+            self.causal
+            and bug != "no mask"
+            and not (bug == "mask only in training" and not self.training)
+        ):
             logits = logits + added
         if mask is not None and bug != "mask ignored":  # 0 and -inf
             if bug == "padding on queries":
@@ -324,7 +338,9 @@ class Head(nn.Module):
             s = s.masked_fill(m == 0, -1e-9 if bug == "padding small fill" else -1e9)
         if bug == "dropout on logits":
             s = F.dropout(s, 0.2, self.training)
-        w = torch.softmax(s, dim=1 if bug == "softmax over queries" else 0 if bug == "softmax over batch" else 2)
+        w = torch.softmax(
+            s, dim=1 if bug == "softmax over queries" else 0 if bug == "softmax over batch" else 2
+        )
         if bug == "mask after":
             w = torch.tril(w)
         if bug == "scaled after":
@@ -442,7 +458,17 @@ def rotate(x: Tensor, t: Tensor, bug: str = "", pairing: str = "half") -> Tensor
 class Positioned(nn.Module):
     """Attention with rotary positions, ALiBi, a window, a relative bias; with a cache."""
 
-    def __init__(self, bug: str = "", *, kind="rotary", pairing="half", d=16, heads=2, window=None, causal=True):
+    def __init__(
+        self,
+        bug: str = "",
+        *,
+        kind="rotary",
+        pairing="half",
+        d=16,
+        heads=2,
+        window=None,
+        causal=True,
+    ):
         super().__init__()
         self.bug, self.kind, self.pairing, self.h, self.window = bug, kind, pairing, heads, window
         self.causal = causal
@@ -458,7 +484,9 @@ class Positioned(nn.Module):
         if self.kind == "rotary" and bug != "forgotten":
             turn = lambda y: rotate(y, at, bug, self.pairing)  # noqa: E731
             if bug == "over heads":
-                turn = lambda y: rotate(y.mT.mT.transpose(1, 2), torch.arange(self.h)).transpose(1, 2)  # noqa: E731
+                turn = lambda y: rotate(y.mT.mT.transpose(1, 2), torch.arange(self.h)).transpose(
+                    1, 2
+                )  # noqa: E731
             q = turn(q)
             k = k if bug == "query only" else turn(k)
             v = turn(v) if bug == "values too" else v
@@ -535,8 +563,20 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """A language model of two blocks."""
 
-    def __init__(self, bug="", style="fused", attention_bug="", *, v=23, d=16, position="learned", tied=False,
-                 padding_id=None, p=0.0, causal=True):
+    def __init__(
+        self,
+        bug="",
+        style="fused",
+        attention_bug="",
+        *,
+        v=23,
+        d=16,
+        position="learned",
+        tied=False,
+        padding_id=None,
+        p=0.0,
+        causal=True,
+    ):
         super().__init__()
         self.bug, self.position, self.padding_id, self.causal = bug, position, padding_id, causal
         self.wte = nn.Embedding(v, d)
@@ -549,8 +589,20 @@ class Decoder(nn.Module):
             self.wpe = nn.Embedding(T_MAX, d)
         make = STYLES[style]
         one = bug in ("first layer unmasked",)
-        blocks = [Block(make("no mask" if one and i == 0 else attention_bug, d=d, p=p, causal=causal,
-                             mask=padding_id is not None), d, bug if i == 1 else "") for i in range(2)]
+        blocks = [
+            Block(
+                make(
+                    "no mask" if one and i == 0 else attention_bug,
+                    d=d,
+                    p=p,
+                    causal=causal,
+                    mask=padding_id is not None,
+                ),
+                d,
+                bug if i == 1 else "",
+            )
+            for i in range(2)
+        ]
         self.blocks = blocks if bug == "plain list" else nn.ModuleList(blocks)
         self.ln_f, self.head = nn.LayerNorm(d), nn.Linear(d, v, bias=False)
         self.drop = nn.Dropout(p)
@@ -620,7 +672,11 @@ class Loss(nn.Module):
         v = logits.shape[-1]
         targets = targets.reshape(-1)
         flat = logits.transpose(1, 2).reshape(-1, v) if bug == "reshaped" else logits.reshape(-1, v)
-        ignore = {"ignore_index": self.padding_id} if self.padding_id is not None and bug != "padding counts" else {}
+        ignore = (
+            {"ignore_index": self.padding_id}
+            if self.padding_id is not None and bug != "padding counts"
+            else {}
+        )
         if bug == "nll of logits":
             return F.nll_loss(flat, targets, **ignore)
         if self.loss == "nll":

@@ -106,7 +106,10 @@ class Variant(nn.Module):
             else:
                 y = q @ (k.mT @ v) / (q @ k.sum(2)[..., None])
         elif kind == "interleaved heads":
-            q, k, v = (z.transpose(1, 2).reshape(b, t, D).view(b, t, D // H, H).permute(0, 3, 1, 2) for z in (q, k, v))
+            q, k, v = (
+                z.transpose(1, 2).reshape(b, t, D).view(b, t, D // H, H).permute(0, 3, 1, 2)
+                for z in (q, k, v)
+            )
             y = F.scaled_dot_product_attention(q, k, v)
         else:
             if kind == "cosine":
@@ -119,7 +122,7 @@ class Variant(nn.Module):
             elif kind == "softcap":
                 s = 5 * torch.tanh(q @ k.mT * (D // H) ** -0.5 / 5)
             elif kind == "distance":
-                s = -torch.cdist(q.contiguous(), k.contiguous()) ** 2 / 2
+                s = -(torch.cdist(q.contiguous(), k.contiguous()) ** 2) / 2
             elif kind == "qk norm":
                 s = self.qn(q) @ self.kn(k).mT * (D // H) ** -0.5
             elif kind == "temperature":
@@ -206,7 +209,10 @@ class PostNorm(nn.Module):
     def __init__(self, parallel: bool = False) -> None:
         super().__init__()
         self.parallel = parallel
-        self.attention, self.mlp = Functional(), nn.Sequential(nn.Linear(D, 32), nn.ReLU(), nn.Linear(32, D))
+        self.attention, self.mlp = (
+            Functional(),
+            nn.Sequential(nn.Linear(D, 32), nn.ReLU(), nn.Linear(32, D)),
+        )
         self.n1 = nn.LayerNorm(D)
         if not parallel:
             self.n2 = nn.LayerNorm(D)
@@ -273,7 +279,16 @@ CAUSAL, FREE = {"causal": True, "n_heads": H}, {"causal": False, "n_heads": H}
 KINDS = (
     *("cosine", "sink", "gate", "zero gate", "zero output", "layer scale", "null key", "qk norm"),
     *("talking heads", "temperature", "no scale", "mup", "softcap", "distance", "quarter"),
-    *("interleaved heads", "softmax plus one", "sigmoid", "relu", "by hand", "float32 softmax", "linear", "differential"),
+    *(
+        "interleaved heads",
+        "softmax plus one",
+        "sigmoid",
+        "relu",
+        "by hand",
+        "float32 softmax",
+        "linear",
+        "differential",
+    ),
 )
 CONFIG: dict[str, Any] = {"vocab_size": 23, "d_model": D, "n_heads": H, "n_layers": 2}
 
@@ -293,7 +308,13 @@ def transformers_model(name: str, **more: Any) -> Callable[[], Any]:
     return make
 
 
-SMALL = {"hidden_size": D, "num_attention_heads": H, "num_hidden_layers": 2, "intermediate_size": 32, "max_position_embeddings": 32}
+SMALL = {
+    "hidden_size": D,
+    "num_attention_heads": H,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+}
 HF_MASK = {"mask": {"argument": "attention_mask", "shape": "bk", "true": "attend", "dtype": "int"}}
 
 UNUSUAL: tuple[Design, ...] = (

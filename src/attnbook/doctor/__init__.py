@@ -9,7 +9,8 @@ True
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,46 +20,61 @@ from attnbook.doctor.causes import CAUSES
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import CallFailed, Subject, recognise
+from attnbook.doctor.subject import CallFailed, Kind, Subject, recognise
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 
-CHECKS: dict[str, Callable[[Subject], Any]] = {
-    # With the initial weights as they are:
-    "first loss": losses.first_loss,
-    "tying": structure.tying,
-    # In the order of what they find:
-    "finite": invariants.finite,
-    "evaluation is deterministic": invariants.deterministic,
-    "calls are independent": invariants.memory,
-    "arguments untouched": invariants.untouched,
-    "weights": structure.weights,
-    "heads": structure.heads,
-    "projections": structure.projections,
-    "heads share": structure.heads_share,
-    "masks": structure.masks,
-    "groups": structure.groups,
-    "scale": structure.scale,
-    "mixing": invariants.mixing,
-    "batch": invariants.batch,
-    "order of sequences": invariants.order_of_sequences,
-    "future": invariants.future,
-    "prefix": invariants.prefix,
-    "padding": invariants.padding,
-    "empty rows": invariants.empty_rows,
-    "order": invariants.order,
-    "positions": structure.positions,
-    "sinusoids": structure.sinusoids,
-    "window": structure.window,
-    "cache": invariants.cache,
-    "train = eval": invariants.train_and_eval,
-    "dropout": invariants.dropout,
-    "gradients": invariants.gradients,
-    "half precision": invariants.half_precision,
-    "shift": losses.shift,
-    "probabilities": losses.probabilities,
-    "reshaped": losses.reshaped,
-    "padding in the loss": losses.padding_in_loss,
+MODELS: tuple[Kind, ...] = ("attention", "tokens", "pooled", "encoder-decoder")
+ROWS: tuple[Kind, ...] = ("attention", "tokens", "encoder-decoder")
+LOSS: tuple[Kind, ...] = ("loss",)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is tried, on what kinds of calls, and the claim without which it can't be judged."""
+
+    run: Callable[[Subject], Iterable[Finding | NotJudged]]
+    kinds: tuple[Kind, ...] = (*MODELS, *LOSS)
+    needs: str = ""
+
+
+CHECKS: dict[str, Check] = {
+    # With the weights as they are:
+    "first loss": Check(losses.first_loss, LOSS),
+    "tying": Check(structure.tying),
+    # Then in the order of what they find:
+    "finite": Check(invariants.finite),
+    "evaluation is deterministic": Check(invariants.deterministic),
+    "calls are independent": Check(invariants.memory),
+    "arguments untouched": Check(invariants.untouched),
+    "weights": Check(structure.weights),
+    "heads": Check(structure.heads),
+    "number of heads": Check(structure.number_of_heads, needs="n_heads"),
+    "projections": Check(structure.projections),
+    "groups": Check(structure.groups),
+    "scale": Check(structure.scale),
+    "masks": Check(structure.masks),
+    "mixing": Check(invariants.mixing, MODELS),
+    "batch": Check(invariants.batch, MODELS),
+    "order of sequences": Check(invariants.order_of_sequences, MODELS),
+    "future": Check(invariants.future, ROWS),
+    "prefix": Check(invariants.prefix, ROWS, "causal"),
+    "padding": Check(invariants.padding, MODELS),
+    "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
+    "memory": Check(structure.memory, ROWS),
+    "order": Check(invariants.order, ROWS),
+    "positions": Check(structure.positions, ROWS),
+    "window": Check(structure.window, needs="window"),
+    "norms": Check(structure.norms),
+    "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
+    "train = eval": Check(invariants.train_and_eval),
+    "dropout": Check(invariants.dropout),
+    "gradients": Check(invariants.gradients),
+    "half precision": Check(invariants.half_precision, MODELS),
+    "shift": Check(losses.shift, LOSS),
+    "probabilities": Check(losses.probabilities, LOSS),
+    "reshaped": Check(losses.reshaped, LOSS),
+    "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
 }
 AS_THEY_ARE = ("first loss", "tying")
 
@@ -103,6 +119,8 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
                 if not stirred and name not in AS_THEY_ARE:
                     stir(subject)
                     stirred = True
+                if subject.kind not in check.kinds:
+                    continue
                 results = _results(name, check, subject)
                 found = [x for x in results if isinstance(x, Finding)]
                 missing = [x for x in results if isinstance(x, NotJudged)]
@@ -131,11 +149,11 @@ def stir(subject: Subject) -> None:
                 parameter.add_((noise * width**-0.5).to(parameter))
 
 
-def _results(
-    name: str, check: Callable[[Subject], Any], subject: Subject
-) -> list[Finding | NotJudged]:
+def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJudged]:
     """What a check found; that it failed, if it did, is told and stops no other."""
+    if check.needs and getattr(subject.claims, check.needs) is None:
+        return [NotJudged(name, "nobody said", f"{check.needs}=…")]
     try:
-        return list(check(subject))
+        return list(check.run(subject))
     except Exception as error:  # the reader's module raised it, or the check
         return [NotJudged(name, f"the check raised {type(error).__name__}: {error}")]

@@ -79,7 +79,9 @@ CAUSES: dict[str, Cause] = {
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
     ),
-    "other scale": Cause("query @ key.mT * d_head**-0.5, once; F.scaled_dot_product_attention does it"),
+    "other scale": Cause(
+        "query @ key.mT * d_head**-0.5, once; F.scaled_dot_product_attention does it"
+    ),
     "no scale": Cause("query @ key.mT * d_head**-0.5"),
     "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
     "scaled twice": Cause(
@@ -109,6 +111,16 @@ CAUSES: dict[str, Cause] = {
     ),
     "one projection for two": Cause(
         "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
+    ),
+    "heads all alike": Cause(
+        "make each head anew: nn.ModuleList(Head() for _ in range(n)), and draw its weights",
+        ("gradients",),
+    ),
+    "input without effect": Cause("queries come from x, keys and values from the memory"),
+    "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
+    "norm that does not normalise": Cause(
+        "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
+        "variance"
     ),
     "heads share one projection": Cause(
         "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
@@ -141,7 +153,9 @@ CAUSES: dict[str, Cause] = {
         ("cache",),
     ),
     "values are rotated": Cause("rotate queries and keys only"),
-    "bias rises with distance": Cause("bias = -slope * (query position - key position)", ("order",)),
+    "bias rises with distance": Cause(
+        "bias = -slope * (query position - key position)", ("order",)
+    ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
     "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
     "other sinusoids": Cause(
@@ -149,7 +163,9 @@ CAUSES: dict[str, Cause] = {
     ),
     # cache
     "positions restart with the cache": Cause("positions = n_cached + torch.arange(new tokens)"),
-    "the cache is not attended to": Cause("key = torch.cat([cache.key, key], dim=-2); so the values"),
+    "the cache is not attended to": Cause(
+        "key = torch.cat([cache.key, key], dim=-2); so the values"
+    ),
     "chunks see their future": Cause(
         "with n cached keys the mask is torch.ones(T, n + T, dtype=torch.bool).tril(n)"
     ),
@@ -181,14 +197,22 @@ CAUSES: dict[str, Cause] = {
     "copied, not tied": Cause("self.output.weight = self.embedding.weight", ("gradients",)),
     "not tied": Cause("self.output.weight = self.embedding.weight"),
     # numbers
-    "NaN or infinity": Cause("softmax of logits minus their largest; -torch.inf only in rows with an open key"),
+    "NaN or infinity": Cause(
+        "softmax of logits minus their largest; -torch.inf only in rows with an open key"
+    ),
     "overflow": Cause("logits - logits.amax(-1, keepdim=True) before exp, or torch.softmax"),
-    "not in half precision": Cause("torch.finfo(x.dtype).min or -torch.inf instead of -1e9; x.dtype"),
+    "not in half precision": Cause(
+        "torch.finfo(x.dtype).min or -torch.inf instead of -1e9; x.dtype"
+    ),
     # loss
-    "loss without shift": Cause("F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"),
+    "loss without shift": Cause(
+        "F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"
+    ),
     "loss shifted twice": Cause("shift in the data or in the loss, not in both"),
-    "loss shifted backwards": Cause("logits[:, :-1] predict ids[:, 1:]"),
-    "logits reshaped across tokens": Cause("logits.transpose(1, 2), or logits.flatten(0, 1)"),
+    "loss shifted backwards": Cause("logits[:, :-1] predict ids[:, 1:]", ("padding in the loss",)),
+    "logits reshaped across tokens": Cause(
+        "logits.transpose(1, 2), or logits.flatten(0, 1)", ("padding in the loss",)
+    ),
     "cross-entropy of probabilities": Cause("F.cross_entropy takes logits: no softmax before it"),
     "nll_loss of logits": Cause("F.cross_entropy(logits, targets), or log_softmax before nll_loss"),
     "padding counts in the loss": Cause("F.cross_entropy(..., ignore_index=padding_id)"),

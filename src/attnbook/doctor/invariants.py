@@ -69,8 +69,6 @@ def finite(subject: Subject) -> Results:
 
 def batch(subject: Subject) -> Results:
     """A sequence does not depend on the others of its batch."""
-    if subject.kind == "loss":
-        return
     if subject.batch is None or subject.n_sequences < 2:
         yield NotJudged("batch", "the example has one sequence", "an example of two")
         return
@@ -94,10 +92,12 @@ def batch(subject: Subject) -> Results:
 
 def order_of_sequences(subject: Subject) -> Results:
     """Sequences in another order give outputs in that order."""
-    if subject.kind == "loss" or subject.batch is None or subject.n_sequences < 2:
+    if subject.batch is None or subject.n_sequences < 2:
         return
     inputs = subject.fresh(0)
-    if any(isinstance(v, Tensor) and v.dim() and k not in subject.sources for k, v in inputs.items()):
+    if any(
+        isinstance(v, Tensor) and v.dim() and k not in subject.sources for k, v in inputs.items()
+    ):
         return
     flipped = {k: v.flip(subject.batch) if k in subject.sources else v for k, v in inputs.items()}
     if subject.same:
@@ -117,7 +117,8 @@ def order_of_sequences(subject: Subject) -> Results:
 
 def mixing(subject: Subject) -> Results:
     """Some token attends to another."""
-    if subject.kind == "loss" or max(map(subject.length, subject.attended)) < 2:
+    yield from _without_effect(subject)
+    if subject.kind == "pooled" or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
         reach = influence(subject, subject.fresh(0), name).nan_to_num(0)[:, 0]  # (in, out)
@@ -138,6 +139,22 @@ def mixing(subject: Subject) -> Results:
             "attention lets tokens depend on each other",
         )
         return
+
+
+def _without_effect(subject: Subject) -> Results:
+    """Each of several inputs has an effect."""
+    for name in subject.sources:
+        if name in subject.same or len(subject.sources) < 2:
+            continue
+        if influence(subject, subject.fresh(0), name).nan_to_num(0).max() == 0:
+            yield finding(
+                "error",
+                "mixing",
+                "input without effect",
+                f"changed each token of {name}",
+                "no output changed",
+                "outputs depend on it",
+            )
 
 
 def future(subject: Subject) -> Results:
@@ -217,8 +234,6 @@ def prefix(subject: Subject) -> Results:
 
 def padding(subject: Subject) -> Results:
     """Padding and masked tokens change nothing, and the rest does."""
-    if subject.kind == "loss":
-        return
     if subject.claims.mask is None and subject.claims.padding_id is None:
         yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
         return
@@ -233,7 +248,11 @@ def padding(subject: Subject) -> Results:
     inputs = block(subject, subject.fresh(0), name, allowed)
     base = subject.by_token(subject.run(inputs))
     plain = subject.by_token(subject.run(subject.fresh(0)))
-    real = allowed if subject.is_self else torch.ones(base.shape[:2], dtype=torch.bool)
+    real = (
+        allowed
+        if subject.is_self and subject.kind != "pooled"
+        else torch.ones(base.shape[:2], dtype=torch.bool)
+    )
     for sequence in range(min(2, subject.n_sequences)):
         n_real = int(allowed[sequence].sum())
         off, done = 0.0, ""
@@ -245,10 +264,10 @@ def padding(subject: Subject) -> Results:
             if subject.claims.padding_id is None:
                 moved = changed(base, subject.by_token(subject.run(noisy)))[sequence]
                 off = float(moved[real[sequence]].max())
-        if off <= DIFFERENT and subject.is_self:
+        if off <= DIFFERENT and name == subject.target:
             alone = _alone(subject, inputs, allowed, sequence, n_real)
             if alone is not None:
-                ours = base[sequence : sequence + 1, :n_real]
+                ours = base[sequence : sequence + 1, : alone.shape[1]]
                 off = float(changed(ours, alone).max())
                 done = f"compared sequence {sequence} padded with the same without padding"
         if off > 10 * DIFFERENT or off != off:
@@ -284,7 +303,7 @@ def _alone(
 
 def empty_rows(subject: Subject) -> Results:
     """A sequence of which everything is masked spoils no other, and is not NaN."""
-    if subject.kind == "loss" or subject.claims.mask is None or subject.n_sequences < 2:
+    if subject.claims.mask is None or subject.n_sequences < 2:
         return
     name = subject.attended[0]
     allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
@@ -292,7 +311,10 @@ def empty_rows(subject: Subject) -> Results:
     whole = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, allowed.shape[1])))
     allowed[0] = False
     output = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, allowed.shape[1])))
-    if subject.claims.mask.shape.startswith("b") and float(changed(whole[1:], output[1:]).max()) > DIFFERENT:
+    if (
+        subject.claims.mask.shape.startswith("b")
+        and float(changed(whole[1:], output[1:]).max()) > DIFFERENT
+    ):
         yield finding(
             "error",
             "empty rows",
@@ -314,12 +336,12 @@ def empty_rows(subject: Subject) -> Results:
 
 def order(subject: Subject) -> Results:
     """Attention without positions does not know the order of what is attended to."""
-    if subject.kind == "loss":
-        return
     inside = locate.inside(subject)
     causal = subject.claims.causal or inside != "all"
     names = subject.attended
-    extra = [k for k, v in subject.inputs.items() if isinstance(v, Tensor) and k not in subject.sources]
+    extra = [
+        k for k, v in subject.inputs.items() if isinstance(v, Tensor) and k not in subject.sources
+    ]
     if causal or extra or subject.claims.window:
         return
     if subject.claims.position != "none" and subject.is_self:
@@ -386,7 +408,9 @@ def untouched(subject: Subject) -> Results:
     before = {n: b.clone() for n, b in buffers.items()}
     values = list({**subject.inputs, **given}.items())
     with torch.no_grad():
-        subject.module(*[v for _, v in values[: subject.n_positional]], **dict(values[subject.n_positional :]))
+        subject.module(
+            *[v for _, v in values[: subject.n_positional]], **dict(values[subject.n_positional :])
+        )
     for name, value in given.items():
         if _differ(value, copies[name]):
             yield finding(
@@ -430,8 +454,10 @@ def train_and_eval(subject: Subject) -> Results:
         cause = "mask only in training"
     elif patterns == "all" and here == "causal":
         cause = "mask only in evaluation"
+    if norms and subject.claims.causal:
+        cause = "statistic over the batch"  # in training it sees the future
     yield finding(
-        "warning" if norms else "error",
+        "warning" if norms and not subject.claims.causal else "error",
         "train = eval",
         cause,
         "called it in training with dropout taken out, and in evaluation",
@@ -554,9 +580,11 @@ def gradients(subject: Subject) -> Results:
 
 
 def _part_without(parameter: nn.Parameter) -> bool:
-    """Whether a third of a projection to queries, keys and values has no gradient."""
-    if parameter.dim() != 2 or parameter.grad is None:
+    """Whether queries, keys or values, or a head, have no gradient in what holds all of them."""
+    if parameter.grad is None or parameter.dim() not in (2, 3):
         return False
+    if parameter.dim() == 3:
+        return len(parameter) < 9 and any(not part.any() for part in parameter.grad)
     wide = parameter.grad if parameter.shape[0] > parameter.shape[1] else parameter.grad.T
     if len(wide) != 3 * wide.shape[1]:
         return False
@@ -565,7 +593,7 @@ def _part_without(parameter: nn.Parameter) -> bool:
 
 def half_precision(subject: Subject) -> Results:
     """In bfloat16 and float16 it gives nearly the same."""
-    if subject.kind == "loss" or len(subject.modules) != 1 or subject.modules[0] is not subject.module:
+    if len(subject.modules) != 1 or subject.modules[0] is not subject.module:
         return
     inputs = subject.fresh(0)
     full = subject.run(inputs)
@@ -588,7 +616,9 @@ def half_precision(subject: Subject) -> Results:
             if "overflow" in str(error):
                 yield _not_in_half(subject, dtype, f"it raised {error}")
                 return
-            yield NotJudged("half precision", f"in {dtype} it raised {type(error).__name__}: {error}")
+            yield NotJudged(
+                "half precision", f"in {dtype} it raised {type(error).__name__}: {error}"
+            )
             return
         if full.isfinite().all() and not half.isfinite().all():
             yield _not_in_half(subject, dtype, "outputs are NaN or infinite")
@@ -608,19 +638,19 @@ def _not_in_half(subject: Subject, dtype: torch.dtype, found: str) -> Finding:
 
 def cache(subject: Subject) -> Results:
     """With a cache, token after token and in chunks, it gives what it gives at once."""
-    if subject.kind not in ("tokens", "attention") or not subject.is_self:
-        return
     step = subject.claims.cache
     if step is True:
         step = _past_key_values
-    if not callable(step):
-        yield NotJudged("cache", "how to call it with one", "cache=…")
-        return
+    assert callable(step)
     inputs = subject.fresh(0)
     x = inputs[subject.target]
     full = subject.by_token(subject.run(inputs))
     n = subject.n_tokens
-    plans = {"one": [1] * n, "after": [n - 2, 1, 1], "chunks": [2, n - 4, 2] if n > 4 else [1, n - 1]}
+    plans = {
+        "one": [1] * n,
+        "after": [n - 2, 1, 1],
+        "chunks": [2, n - 4, 2] if n > 4 else [1, n - 1],
+    }
     off, outs = {}, {}
     for name, sizes in plans.items():
         state, parts = None, []
@@ -635,9 +665,13 @@ def cache(subject: Subject) -> Results:
     if not wrong:
         return
     cause = "cached differs from full"
-    alone = subject.by_token(subject.run({**inputs, subject.target: x.narrow(subject.tokens, 0, 1)}))
+    alone = subject.by_token(
+        subject.run({**inputs, subject.target: x.narrow(subject.tokens, 0, 1)})
+    )
     last = x.narrow(subject.tokens, n - 1, 1)
-    single = subject.by_token(subject.run({**inputs, **dict.fromkeys(subject.same or [subject.target], last)}))
+    single = subject.by_token(
+        subject.run({**inputs, **dict.fromkeys(subject.same or [subject.target], last)})
+    )
     del alone
     if "one" not in wrong:
         reach = _chunk_reach(subject, step, inputs)

@@ -10,7 +10,11 @@ from attnbook.doctor.subject import Inputs, Subject
 from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
-BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+BATCH_NORMS = (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+)
 ROUNDING = 1e-6
 
 
@@ -114,7 +118,9 @@ def first_spread(
             size_of = x.float().nan_to_num(0, 0, 0).abs().max()
             moved = ((x != y) & ~(x.isnan() & y.isnan())).to(torch.uint8)
             if x.is_floating_point():
-                moved *= ((x - y).abs() > ROUNDING * size_of).to(torch.uint8) | (x.isnan() != y.isnan())
+                moved *= ((x - y).abs() > ROUNDING * size_of).to(torch.uint8) | (
+                    x.isnan() != y.isnan()
+                )
             if not moved.any() or (square and list(x.shape).count(size) > 1):
                 continue
             ok = ok and any(found <= allowed for found in hits(moved, size))
@@ -374,10 +380,26 @@ def used_parameters(
     return used, running, list(foreign.values())
 
 
-def without_use(subject: Subject) -> list[str]:
-    """The parameters that a call does not use."""
-    used, _, _ = used_parameters(subject, subject.fresh(0))
-    return [name for name in subject.parameters if name not in used]
+def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]]:
+    """The norms of one's own that a call runs, with what they are given."""
+    found: dict[nn.Module, tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
+    names = {part: name for m in subject.modules for name, part in m.named_modules()}
+
+    def note(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
+        kind = type(module).__name__.lower()
+        others = any(word in kind for word in ("batch", "instance", "block", "layers", "prenorm"))
+        leaf = not any(True for _ in module.children())
+        if "norm" in kind and leaf and not others and args and module in names:
+            if isinstance(args[0], Tensor) and args[0].is_floating_point():
+                found.setdefault(module, (names[module], module, args, kwargs))
+
+    handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]
+    try:
+        subject.run(subject.fresh(0))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(found.values())
 
 
 def parent_runs(name: str, running: set[str]) -> bool:

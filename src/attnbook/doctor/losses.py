@@ -35,7 +35,7 @@ def sequences(subject: Subject, seed: int) -> tuple[Inputs, Tensor]:
 
 def shift(subject: Subject) -> Results:
     """Each position's logits are compared with the next token."""
-    if subject.kind != "loss" or subject.is_ids(subject.sources[0]) is False:
+    if not subject.is_ids(subject.sources[0]):
         return
     causal = subject.claims.causal
     if causal is None and any(
@@ -47,7 +47,9 @@ def shift(subject: Subject) -> Results:
         return
     inputs, ids = sequences(subject, 3)
     trace = subject.trace(inputs)
-    seen = _compared(trace, ids)
+    candidates = [ids, *(inputs[name] for name in subject.sources[1:])]
+    tried = [x for x in (_compared(trace, one) for one in candidates) if x is not None]
+    seen = max(tried, key=lambda one: max(one.values()), default=None)
     if seen is None:
         yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
         return
@@ -95,7 +97,9 @@ def _places(trace: Trace, loss: Node, logits: Node, ids: Tensor) -> list[tuple[i
     rows = loss.args[0]
     if rows.dim() != 2:
         return None
-    given = next((n.args[0] for n in trace.of("_log_softmax") if n.outputs[0].shape == rows.shape), None)
+    given = next(
+        (n.args[0] for n in trace.of("_log_softmax") if n.outputs[0].shape == rows.shape), None
+    )
     head = logits.outputs[0].reshape(-1, logits.outputs[0].shape[-1])
     if given is None or head.shape[-1] != rows.shape[-1] or len(head) % len(ids):
         return None
@@ -112,8 +116,6 @@ def _places(trace: Trace, loss: Node, logits: Node, ids: Tensor) -> list[tuple[i
 
 def probabilities(subject: Subject) -> Results:
     """A cross-entropy is given logits, and an nll_loss log-probabilities."""
-    if subject.kind != "loss":
-        return
     trace = locate.trace_of(subject)
     for node in trace.of("_log_softmax"):
         x = node.args[0]
@@ -144,8 +146,6 @@ def probabilities(subject: Subject) -> Results:
 
 def reshaped(subject: Subject) -> Results:
     """A row of logits that meets a target is what the output layer gave for one token."""
-    if subject.kind != "loss":
-        return
     trace = locate.trace_of(subject)
     for node in trace.of("_log_softmax"):
         head = back(node.inputs[0][0], MOVES, PRODUCTS)
@@ -174,8 +174,7 @@ def reshaped(subject: Subject) -> Results:
 def padding_in_loss(subject: Subject) -> Results:
     """Targets that are padding do not count."""
     padding = subject.claims.padding_id
-    if subject.kind != "loss" or padding is None:
-        return
+    assert padding is not None
     inputs, _ = sequences(subject, 5)
     padded = dict(inputs)
     for name in subject.sources:
@@ -195,12 +194,29 @@ def padding_in_loss(subject: Subject) -> Results:
                 "they are left out",
             )
             return
+    yield from _padded_as_sliced(subject, inputs, padded)
+
+
+def _padded_as_sliced(subject: Subject, inputs: Inputs, padded: Inputs) -> Results:
+    """The loss of sequences with padding is that of the sequences."""
+    n = subject.n_tokens - 2
+    if n < 2 or not all(inputs[name].shape[-1] == n + 2 for name in subject.sources):
+        return
+    alone = {k: v[..., :n] if k in subject.sources else v for k, v in inputs.items()}
+    one, other = float(subject.run(padded)), float(subject.run(alone))
+    if abs(one - other) > 1e-4 * abs(other):
+        yield finding(
+            "error",
+            "padding in the loss",
+            "padding counts in the loss",
+            "compared the loss of padded sequences with that of the same without padding",
+            f"{one:.4f} and {other:.4f}",
+            "the same loss",
+        )
 
 
 def first_loss(subject: Subject) -> Results:
     """Before any training the loss is about ln V."""
-    if subject.kind != "loss":
-        return
     inputs, _ = sequences(subject, 4)
     trace = subject.trace(inputs)
     nodes = trace.of("_log_softmax")

@@ -1,12 +1,10 @@
 """Masks as the author says that the module takes them."""
 
-
 import torch
 from torch import Tensor
 
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.subject import Inputs, Subject
-
 
 
 def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int) -> Inputs:
@@ -15,7 +13,13 @@ def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: in
     assert claim is not None
     name = str(claim.argument)
     n_sequences, n_keys = allowed.shape
-    sizes = {"b": n_sequences, "h": subject.claims.n_heads or 1, "q": n_queries, "k": n_keys, "1": 1}
+    sizes = {
+        "b": n_sequences,
+        "h": subject.claims.n_heads or 1,
+        "q": n_queries,
+        "k": n_keys,
+        "1": 1,
+    }
     shape = [sizes[letter] for letter in claim.shape]
     one = allowed if "b" in claim.shape else allowed[-1:]
     view = [n_sequences if a == "b" else n_keys if a == "k" else 1 for a in claim.shape]
@@ -54,5 +58,3 @@ def decoded(mask: Tensor, claim: Mask) -> Tensor:
     if claim.true == "add":
         return mask > -1
     return mask.bool() if claim.true == "attend" else ~mask.bool()
-
-

@@ -36,5 +36,3 @@ def random_operations(subject: Subject) -> str:
     nodes = subject.trace(subject.fresh(0)).of(*RANDOM, "uniform_", "normal_", "randperm")
     named = dict.fromkeys(f"{node.name} in {node.module or 'the module'}" for node in nodes)
     return ", ".join(list(named)[:3]) or "where is not known"
-
-

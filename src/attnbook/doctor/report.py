@@ -147,7 +147,13 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     kept: list[Finding] = []
     rest = list(dict.fromkeys(findings))
     # The cause that explains most comes first.
-    rest.sort(key=lambda x: (x.level, "*" not in explains.get(x.cause, ()), -len(explains.get(x.cause, ()))))
+    rest.sort(
+        key=lambda x: (
+            x.level,
+            "*" not in explains.get(x.cause, ()),
+            -len(explains.get(x.cause, ())),
+        )
+    )
     while rest:
         first, *others = rest
         ours = (*explains.get(first.cause, ()), first.check)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.invariants import gradients
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, between, factors_before
@@ -61,7 +62,10 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         if axis == 0 and (len(shape) == 4 or shape[0] == n):
             return "softmax over the batch", over + f"; over axis 0 of {list(shape)} they are 1"
         if axis in (0, 1) and len(shape) > 3:
-            return "softmax over the heads", over + f"; over axis {axis} of {list(shape)} they are 1"
+            return (
+                "softmax over the heads",
+                over + f"; over axis {axis} of {list(shape)} they are 1",
+            )
         return "softmax over the queries", over + f"; over axis {axis} of {list(shape)} they are 1"
     if _keeps_less(a):
         return "", ""  # a sink, or softmax plus one
@@ -211,7 +215,7 @@ def heads(subject: Subject) -> Results:
         rows = _rows(first.query, twin.query)
         yield from _judge_rows(subject, first, rows, token, n)
     yield from _merge(subject, one)
-    yield from _count(subject, one)
+    yield from _all_alike(subject, one)
 
 
 def _rows(one: Tensor, other: Tensor) -> dict[int, set[int]]:
@@ -331,12 +335,40 @@ def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
     return index[order[at]].masked_fill((ordered[at] != rows) | twice[at], -1)
 
 
-def _count(subject: Subject, trace: Trace) -> Results:
+def _all_alike(subject: Subject, trace: Trace) -> Results:
+    """No two heads have the same weights."""
+    first = trace.attentions[0]
+    made = _projected(first.query_node)
+    together = [
+        a
+        for a in trace.attentions
+        if made is not None
+        and (other := _projected(a.query_node)) is not None
+        and other.args[-2].shape == made.args[-2].shape
+        and torch.equal(other.args[-2], made.args[-2])
+    ]
+    n_heads = len(first.weights) // subject.n_sequences
+    if len(together) > 1 and n_heads == 1:  # a list of heads
+        heads_of = torch.stack(
+            [a.context[0] for a in together if a.context.shape == first.context.shape]
+        )
+    else:
+        heads_of = first.context[:n_heads]
+    if len(heads_of) > 1 and heads_of.any() and len(set(_equal_heads(heads_of))) == 1:
+        yield finding(
+            "error",
+            "heads",
+            "heads all alike",
+            "compared the heads' outputs" + _where(first),
+            f"all {len(heads_of)} are the same",
+            "each head differs",
+        )
+
+
+def number_of_heads(subject: Subject) -> Results:
     """There are as many heads as claimed."""
-    claimed = subject.claims.n_heads
-    if claimed is None:
-        yield NotJudged("number of heads", "how many there should be", "n_heads=…")
-        return
+    claimed = subject.claims.n_heads or 1
+    trace = locate.trace_of(subject)
     found = [a for a in trace.attentions if len(a.weights) % subject.n_sequences == 0]
     if not found:
         return
@@ -366,6 +398,7 @@ def _whole(a: Attention, claimed: int) -> bool:
 
 def projections(subject: Subject) -> Results:
     """Queries, keys and values are three different projections."""
+    yield from _heads_share(subject)
     for a in locate.attentions(subject)[:1]:
         if not subject.parameters or subject.kind == "attention" and not subject.is_self:
             return
@@ -373,7 +406,10 @@ def projections(subject: Subject) -> Results:
         n_heads = {len(x) for x in lefts.values()}
         if len(n_heads) > 1:
             return
-        sources = {k: _projected(n) for k, n in zip(lefts, (a.query_node, a.key_node, a.value_node), strict=True)}
+        sources = {
+            k: _projected(n)
+            for k, n in zip(lefts, (a.query_node, a.key_node, a.value_node), strict=True)
+        }
         pairs = [("query", "key"), ("key", "value"), ("query", "value")]
         for left, right in pairs:
             one, other = sources[left], sources[right]
@@ -381,7 +417,7 @@ def projections(subject: Subject) -> Results:
                 continue
             if _same_weights(one, other) and _proportional(lefts[left], lefts[right]):
                 # Reformer shares them, and has no third one left over.
-                left_over = subject.claims.n_heads or locate.without_use(subject)
+                left_over = subject.claims.n_heads or any(gradients(subject))
                 yield finding(
                     "error" if left_over else "warning",
                     "projections",
@@ -423,7 +459,7 @@ def _proportional(a: Tensor, b: Tensor) -> bool:
     return bool(ratio.std() < 1e-3 * ratio.mean().abs() and alike.min() > 0.999)
 
 
-def heads_share(subject: Subject) -> Results:
+def _heads_share(subject: Subject) -> Results:
     """Each head has a projection of its own, of the whole width."""
     for a in locate.attentions(subject)[:1]:
         made = _projected(a.query_node)
@@ -513,8 +549,13 @@ def positions(subject: Subject) -> Results:
     claimed = subject.claims.position
     if claimed is None and _named_rotary(subject):
         claimed = "rotary"
-    if claimed in (None, "none") or subject.kind == "loss" or not subject.is_self:
+    if claimed is None:
+        yield NotJudged("positions", "what kind they are of", "position=…")
         return
+    if claimed == "none" or not subject.is_self:
+        return
+    if claimed == "sinusoidal":
+        yield from sinusoids(subject)
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)
     first = next((a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens), None)
@@ -533,7 +574,14 @@ def positions(subject: Subject) -> Results:
         return
     where = done + _where(first)
     if claimed == "rotary" and _varies(first.value):
-        yield finding("error", "positions", "values are rotated", where, "values depend on the position", "queries and keys do")
+        yield finding(
+            "error",
+            "positions",
+            "values are rotated",
+            where,
+            "values depend on the position",
+            "queries and keys do",
+        )
         return
     off = _not_relative(first.logits)
     if off > 1e-3:
@@ -590,18 +638,72 @@ def _alibi(subject: Subject, a: Attention, where: str) -> Results:
     last = a.logits[:, -1]  # (n, keys): of the last query
     rises = last[:, 0] - last[:, -1]  # far minus near
     if (rises > 0).any():
-        yield finding("error", "positions", "bias rises with distance", where, "far tokens have larger logits", "smaller ones, by slope × distance")
+        yield finding(
+            "error",
+            "positions",
+            "bias rises with distance",
+            where,
+            "far tokens have larger logits",
+            "smaller ones, by slope × distance",
+        )
         return
     n_heads = len(last) // subject.n_sequences
     ours = rises[:n_heads]
     if n_heads > 1 and (ours - ours[0]).abs().max() < 1e-4 * ours.abs().max():
-        yield finding("error", "positions", "one slope for all heads", where, "the same slope in each head", "slopes 2**(-8h/n_heads)")
+        yield finding(
+            "error",
+            "positions",
+            "one slope for all heads",
+            where,
+            "the same slope in each head",
+            "slopes 2**(-8h/n_heads)",
+        )
+
+
+def memory(subject: Subject) -> Results:
+    """All of the memory is open to every token of the target."""
+    others = [n for n in subject.sources if n not in (subject.target, *subject.same)]
+    lengths = {subject.length(name) for name in others} - {subject.n_tokens}
+    for a in locate.attentions(subject):
+        if a.weights.shape[-2] != subject.n_tokens or a.weights.shape[-1] not in lengths:
+            continue
+        open_ = locate.support(a)
+        if not open_.triu(1).any() and not open_.all():
+            yield finding(
+                "error",
+                "memory",
+                "causal mask on the memory",
+                "observed which weights are open" + _where(a),
+                "a token attends to as many of the memory as it has predecessors",
+                "to all of it",
+            )
+            return
+
+
+def norms(subject: Subject) -> Results:
+    """What a norm gives does not depend on the length of what it is given."""
+    for name, module, args, kwargs in locate.norm_calls(subject):
+        one, other = (module(args[0] * c, *args[1:], **kwargs) for c in (1e2, 1e3))
+        if not isinstance(one, Tensor) or not one.isfinite().all():
+            continue
+        off = float((one - other).abs().max() / one.abs().max().clamp(min=1e-30))
+        if off > 0.05:
+            yield finding(
+                "error",
+                "norms",
+                "norm that does not normalise",
+                f"called {name or 'the norm'} with its input × 100 and × 1000",
+                f"its outputs differ by {off:.0%}",
+                "the same outputs",
+            )
+            return
 
 
 def window(subject: Subject) -> Results:
     """Each token attends to as many as claimed."""
     claimed = subject.claims.window
     if claimed is None or subject.n_tokens <= claimed:
+        yield NotJudged("window", "the example is not longer than it")
         return
     found = []
     for open_ in locate.supports(subject):
@@ -664,8 +766,6 @@ def _same_numbers(one: Tensor, other: Tensor) -> bool:
 
 def sinusoids(subject: Subject) -> Results:
     """Sines and cosines come in pairs of one frequency."""
-    if subject.claims.position != "sinusoidal":
-        return
     for module in subject.modules:
         for name, table in (*module.named_buffers(), *module.named_parameters()):
             values = table.detach().float().squeeze()

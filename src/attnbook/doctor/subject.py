@@ -17,7 +17,7 @@ from attnbook.doctor.claims import Claims
 from attnbook.doctor.manners import modules_in
 from attnbook.doctor.trace import Trace
 
-Kind = Literal["attention", "tokens", "encoder-decoder", "loss"]
+Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "loss"]
 Inputs = dict[str, Any]
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
@@ -37,7 +37,8 @@ class Subject:
         n_positional: how many of them are positional.
         sources: names of the inputs that hold tokens: vectors, or ids.
         kind: ``"attention"`` (vectors → vectors), ``"tokens"`` (ids → something for each token),
-            ``"encoder-decoder"`` (two sequences of ids) or ``"loss"`` (a number).
+            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids) or
+            ``"loss"`` (a number).
         batch, tokens: the axes of the batch (``None`` without one) and of the tokens.
         same: the sources that are one tensor, if all are: x as query, key and value.
         traces: what was observed in evaluation and in training.
@@ -108,6 +109,7 @@ class Subject:
         kinds = {
             "attention": "vectors → vectors",
             "tokens": "ids → a row for each token",
+            "pooled": "tokens → a row for each sequence",
             "encoder-decoder": "two sequences of ids → a row for each token",
             "loss": "ids → a loss",
         }
@@ -128,7 +130,7 @@ class Subject:
     @property
     def is_self(self) -> bool:
         """Whether the tokens attend to each other."""
-        return self.kind != "loss" and self.attended == [self.target]
+        return self.kind not in ("loss", "pooled") and self.attended == [self.target]
 
     @property
     def n_tokens(self) -> int:
@@ -210,7 +212,9 @@ class Subject:
         return tuple(index)
 
     def by_token(self, output: Tensor) -> Tensor:
-        """(batch, tokens, …), whatever the order of the axes was."""
+        """(batch, tokens, …), whatever the order of the axes was; one "token" if it is pooled."""
+        if self.kind == "pooled":
+            return output[:, None]
         if self.batch is None:
             return output.movedim(self.tokens, 0)[None]
         return output.movedim((self.batch, self.tokens), (0, 1))
@@ -306,10 +310,14 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         with subject.mode(training=False):
             output = subject.run()
     except Exception as error:  # whatever a reader's module raises is to be told
-        raise CallFailed(f"called with ({call}), it raised {type(error).__name__}: {error}") from error
+        raise CallFailed(
+            f"called with ({call}), it raised {type(error).__name__}: {error}"
+        ) from error
     masks = {name for name, value in inputs.items() if _is_mask(name, value)}
     if claims.mask is not None and isinstance(claims.mask.argument, int):
-        claims = replace(claims, mask=replace(claims.mask, argument=list(inputs)[claims.mask.argument]))
+        claims = replace(
+            claims, mask=replace(claims.mask, argument=list(inputs)[claims.mask.argument])
+        )
         subject.claims = claims
     if claims.mask is not None:
         masks.add(str(claims.mask.argument))
@@ -331,6 +339,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         _target_first(subject, output)
     _find_axes(subject, output)
     _find_same(subject)
+    if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
+        subject.kind = "pooled"
     if subject.claims.batch_first is None and _tokens_come_first(subject):
         subject.batch, subject.tokens = 1, 0
     return subject
@@ -363,7 +373,9 @@ def _is_mask(name: str, value: Any) -> bool:
         return True
     if value.is_floating_point() and value.dim() >= 2 and value.numel() > 1:
         blocked = value < ADDED_MASK
-        return bool(((value == 0) | blocked | (value == 1)).all()) and bool((value != value.flatten()[0]).any())
+        return bool(((value == 0) | blocked | (value == 1)).all()) and bool(
+            (value != value.flatten()[0]).any()
+        )
     return False
 
 
@@ -392,10 +404,18 @@ def _says_sequence_first(subject: Subject) -> bool:
     said = getattr(subject.module, "batch_first", None)
     if said is None and isinstance(subject.module, nn.Module):
         layers = [m for n, m in subject.module.named_modules() if n in ("layers.0", "encoder")]
-        inner = [getattr(m.self_attn, "batch_first", None) for m in layers if hasattr(m, "self_attn")]
+        inner = [
+            getattr(m.self_attn, "batch_first", None) for m in layers if hasattr(m, "self_attn")
+        ]
         ours = type(subject.module).__module__.startswith("torch.nn")
         said = inner[0] if inner and ours else None
     return said is False
+
+
+def _is_pooled(subject: Subject, output: Tensor) -> bool:
+    """Whether there is a row for each sequence, and none for each token."""
+    rows = output.shape[: max(subject.tokens, subject.batch or 0) + 1]
+    return subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in rows[1:]
 
 
 def _target_first(subject: Subject, output: Tensor) -> None:
@@ -409,7 +429,7 @@ def _target_first(subject: Subject, output: Tensor) -> None:
 def _tokens_come_first(subject: Subject) -> bool:
     """Whether the example is longer along its first axis, and only that one is mixed."""
     value = subject.inputs[subject.target]
-    if subject.kind == "loss" or (subject.batch, subject.tokens) != (0, 1):
+    if subject.kind in ("loss", "pooled") or (subject.batch, subject.tokens) != (0, 1):
         return False
     if not value.shape[0] > value.shape[1] > 1:
         return False

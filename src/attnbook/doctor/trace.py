@@ -170,7 +170,9 @@ class Trace(TorchDispatchMode):
 
     def _kept(self, x: Any, name: str) -> Any:
         """What may be written into later is copied where its values are needed."""
-        wanted = name in PRODUCTS or name in SOFTMAXES or name in ("_log_softmax", "nll_loss_forward")
+        wanted = (
+            name in PRODUCTS or name in SOFTMAXES or name in ("_log_softmax", "nll_loss_forward")
+        )
         return x.detach().clone() if wanted and isinstance(x, Tensor) else x
 
     def of(self, *names: str) -> list[Node]:
@@ -282,7 +284,9 @@ def _assemble(
     query, key = a, b.mT
     nodes = [n for n, _ in score.inputs][-2:]
     if products.numel() == logits.numel():
-        flipped = products.shape != shape or _unlike(products.mT, logits) < _unlike(products, logits)
+        flipped = products.shape != shape or _unlike(products.mT, logits) < _unlike(
+            products, logits
+        )
         if flipped and products.mT.shape == shape:
             products, query, key, nodes = products.mT, key, query, nodes[::-1]
     aligned = products.shape == shape
