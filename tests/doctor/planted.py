@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.doctor import styles
+from tests.doctor import others, styles
 from tests.doctor.styles import STYLES, Block, Decoder, Loss, Positioned, Separate
 
 B, T, D = 2, 6, 16
@@ -65,61 +65,256 @@ FREE = {"causal": False, "n_heads": 2, "scale": ROOT, "position": "none"}
 
 # family, kind, styles, causal, causes, source
 IN_ATTENTION: list[tuple[str, str, tuple[str, ...], bool, tuple[str, ...], str]] = [
-    ("softmax", "softmax over queries", ("separate", "fused", "einsum", "per head"), False,
-     ("softmax over the queries",), "labmlai/annotated_deep_learning_paper_implementations#146"),
-    ("softmax", "softmax over heads", ("separate", "fused", "einsum"), False, ("softmax over the heads",), "PetrochukM/PyTorch-NLP#2"),
-    ("softmax", "softmax over batch", ("separate", "fused", "einsum", "per head"), False, ("softmax over the batch",), ""),
-    ("softmax", "mask after", ("separate", "fused", "per head"), True, ("mask after the softmax",), ""),
-    ("scale", "scaled after", ("separate", "fused", "einsum", "per head"), True, ("scaled after the softmax",), ""),
-    ("scale", "no scale", ("separate", "fused", "einsum", "per head", "functional"), True, ("no scale",), "lucidrains/vit-pytorch#65"),
-    ("scale", "scale of d_model", ("separate", "fused", "einsum", "per head", "functional"), True, ("scale of d_model",), ""),
-    ("scale", "scaled twice", ("separate", "fused", "einsum", "per head", "functional"), True, ("scaled twice",), "huggingface/transformers#38290"),
-    ("scale", "times root", ("separate", "fused", "einsum", "per head", "functional"), True, ("multiplied by the root",), ""),
+    (
+        "softmax",
+        "softmax over queries",
+        ("separate", "fused", "einsum", "per head"),
+        False,
+        ("softmax over the queries",),
+        "labmlai/annotated_deep_learning_paper_implementations#146",
+    ),
+    (
+        "softmax",
+        "softmax over heads",
+        ("separate", "fused", "einsum"),
+        False,
+        ("softmax over the heads",),
+        "PetrochukM/PyTorch-NLP#2",
+    ),
+    (
+        "softmax",
+        "softmax over batch",
+        ("separate", "fused", "einsum", "per head"),
+        False,
+        ("softmax over the batch",),
+        "",
+    ),
+    (
+        "softmax",
+        "mask after",
+        ("separate", "fused", "per head"),
+        True,
+        ("mask after the softmax",),
+        "",
+    ),
+    (
+        "scale",
+        "scaled after",
+        ("separate", "fused", "einsum", "per head"),
+        True,
+        ("scaled after the softmax",),
+        "",
+    ),
+    (
+        "scale",
+        "no scale",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("no scale",),
+        "lucidrains/vit-pytorch#65",
+    ),
+    (
+        "scale",
+        "scale of d_model",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("scale of d_model",),
+        "",
+    ),
+    (
+        "scale",
+        "scaled twice",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("scaled twice",),
+        "huggingface/transformers#38290",
+    ),
+    (
+        "scale",
+        "times root",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("multiplied by the root",),
+        "",
+    ),
     ("scale", "values scaled", ("separate", "einsum"), True, ("scale on the values",), ""),
-    ("heads", "split", ("separate", "fused", "functional"), False, ("split without transposing",), "jsbaan/transformer-from-scratch#6"),
-    ("heads", "merge", ("separate", "fused", "einsum", "per head", "functional"), False, ("merge without transposing",), "reczoo/FuxiCTR#30"),
+    (
+        "heads",
+        "split",
+        ("separate", "fused", "functional"),
+        False,
+        ("split without transposing",),
+        "jsbaan/transformer-from-scratch#6",
+    ),
+    (
+        "heads",
+        "merge",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        False,
+        ("merge without transposing",),
+        "reczoo/FuxiCTR#30",
+    ),
     ("heads", "heads attend", ("fused", "functional"), False, ("attention between heads",), ""),
-    ("projections", "key by query projection", ALL, False, ("one projection for two",), "MarcoMeter#22"),
+    (
+        "projections",
+        "key by query projection",
+        ALL,
+        False,
+        ("one projection for two",),
+        "MarcoMeter#22",
+    ),
     ("projections", "shared query and key", ("separate",), False, ("one projection for two",), ""),
     ("projections", "value is key", ALL, False, ("one projection for two",), ""),
-    ("projections", "no output projection", ("separate", "fused", "per head", "functional"), False, ("parameter not used",), ""),
-    ("projections", "not registered", ("per head",), False, ("parameter not registered",), "pytorch/pytorch#715"),
-    ("projections", "detached", ("separate", "fused", "einsum", "per head"), False, ("parameter without gradient",), ""),
+    (
+        "projections",
+        "no output projection",
+        ("separate", "fused", "per head", "functional"),
+        False,
+        ("parameter not used",),
+        "",
+    ),
+    (
+        "projections",
+        "not registered",
+        ("per head",),
+        False,
+        ("parameter not registered",),
+        "pytorch/pytorch#715",
+    ),
+    (
+        "projections",
+        "detached",
+        ("separate", "fused", "einsum", "per head"),
+        False,
+        ("parameter without gradient",),
+        "",
+    ),
     ("future", "no mask", ALL, True, ("no causal mask",), "keras-team/keras#23038"),
     ("future", "off by one", ALL, True, ("causal mask off by one",), ""),
     ("future", "polarity", ALL, True, ("mask of wrong polarity",), "lucidrains/x-transformers#160"),
     ("future", "transposed mask", ("separate",), True, ("mask of wrong polarity",), ""),
-    ("future", "small fill", ("separate", "fused", "einsum", "per head"), True, ("masked with a finite number", "mask added as a number"), "awslabs/gluonts#1401"),
-    ("future", "mask added", ("separate", "fused", "functional"), True, ("mask added as a number",), ""),
-    ("future", "transposed weights", ("einsum",), False, ("softmax over the queries", "weights do not sum to one"), ""),
-    ("modes", "mask only in training", ("separate", "fused", "einsum", "per head", "functional"), True,
-     ("no causal mask", "mask only in training"), ""),
+    (
+        "future",
+        "small fill",
+        ("separate", "fused", "einsum", "per head"),
+        True,
+        ("masked with a finite number", "mask added as a number"),
+        "awslabs/gluonts#1401",
+    ),
+    (
+        "future",
+        "mask added",
+        ("separate", "fused", "functional"),
+        True,
+        ("mask added as a number",),
+        "",
+    ),
+    (
+        "future",
+        "transposed weights",
+        ("einsum",),
+        False,
+        ("softmax over the queries", "weights do not sum to one"),
+        "",
+    ),
+    (
+        "modes",
+        "mask only in training",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("no causal mask", "mask only in training"),
+        "",
+    ),
     ("modes", "dropout in eval", ALL, True, ("random in evaluation",), "pytorch/pytorch#124464"),
-    ("modes", "dropout on logits", ("separate", "fused", "per head"), True, ("dropout before the softmax",), ""),
-    ("modes", "no dropout", ("separate", "fused", "einsum", "per head", "functional"), True, ("no dropout in training",), ""),
+    (
+        "modes",
+        "dropout on logits",
+        ("separate", "fused", "per head"),
+        True,
+        ("dropout before the softmax",),
+        "",
+    ),
+    (
+        "modes",
+        "no dropout",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        True,
+        ("no dropout in training",),
+        "",
+    ),
     ("modes", "keep for drop", ("separate",), True, ("other dropout",), ""),
     ("modes", "remembers keys", ("separate", "fused"), True, ("remembers the last call",), ""),
-    ("modes", "in place", ("separate", "fused"), True, ("changes its arguments",), "huggingface/transformers#47741"),
-    ("batch", "mean over batch", ("separate", "fused", "einsum"), True, ("statistic over the batch", "sequences mixed"), ""),
-    ("batch", "batch as tokens", ("fused",), False, ("attention over the batch", "batch and tokens exchanged"), "IBM/TabFormer#14"),
-    ("tokens", "norm over tokens", ("separate", "fused"), True, ("norm over the tokens",), "FuxiCTR#23"),
-    ("tokens", "centred over tokens", ("separate", "einsum"), True, ("norm over the tokens", "tokens mixed elsewhere"), ""),
-]  # fmt: skip
+    (
+        "modes",
+        "in place",
+        ("separate", "fused"),
+        True,
+        ("changes its arguments",),
+        "huggingface/transformers#47741",
+    ),
+    (
+        "batch",
+        "mean over batch",
+        ("separate", "fused", "einsum"),
+        True,
+        ("statistic over the batch", "sequences mixed"),
+        "",
+    ),
+    (
+        "batch",
+        "batch as tokens",
+        ("fused",),
+        False,
+        ("attention over the batch", "batch and tokens exchanged"),
+        "IBM/TabFormer#14",
+    ),
+    (
+        "tokens",
+        "norm over tokens",
+        ("separate", "fused"),
+        True,
+        ("norm over the tokens",),
+        "FuxiCTR#23",
+    ),
+    (
+        "tokens",
+        "centred over tokens",
+        ("separate", "einsum"),
+        True,
+        ("norm over the tokens", "tokens mixed elsewhere"),
+        "",
+    ),
+]
 PADDING: list[tuple[str, tuple[str, ...], tuple[str, ...], str]] = [
     ("mask ignored", ALL, ("mask ignored",), ""),
-    ("padding polarity", ("separate", "fused", "per head", "functional"), ("mask of wrong polarity",), ""),
-    ("padding on queries", ("separate", "fused", "einsum", "per head", "functional"), ("mask on the queries",), ""),
+    (
+        "padding polarity",
+        ("separate", "fused", "per head", "functional"),
+        ("mask of wrong polarity",),
+        "",
+    ),
+    (
+        "padding on queries",
+        ("separate", "fused", "einsum", "per head", "functional"),
+        ("mask on the queries",),
+        "",
+    ),
     ("padding small fill", ("separate", "fused", "per head"), ("masked with a finite number",), ""),
-    ("padding of another", ("separate", "fused", "einsum", "functional"), ("mask of another sequence",), "lighthouse#77"),
+    (
+        "padding of another",
+        ("separate", "fused", "einsum", "functional"),
+        ("mask of another sequence",),
+        "lighthouse#77",
+    ),
     ("mask added", ("einsum",), ("mask added as a number",), ""),
-]  # fmt: skip
+]
 
 
 def registry() -> Iterator[Planted]:
     """All planted bugs."""
     for family, kind, in_styles, causal, causes, source in IN_ATTENTION:
         for style in in_styles:
-            p = 0.1 if family == "modes" and "dropout" in kind or kind == "keep for drop" else 0.0
+            p = 0.1 if (family == "modes" and "dropout" in kind) or kind == "keep for drop" else 0.0
             claims = {**(CAUSAL if causal else FREE), **({"dropout": p} if p else {})}
             yield Planted(
                 family, kind, style, _maker(style, causal, p), vectors, claims, causes, source
@@ -142,6 +337,7 @@ def registry() -> Iterator[Planted]:
     yield from _cached()
     yield from _models()
     yield from _losses()
+    yield from _others()
 
 
 def _maker(style: str, causal: bool, p: float, **more: Any) -> Callable[[str], nn.Module]:
@@ -151,42 +347,117 @@ def _maker(style: str, causal: bool, p: float, **more: Any) -> Callable[[str], n
 def _grouped() -> Iterator[Planted]:
     claims = {**CAUSAL, "n_heads": 4, "n_kv_heads": 2}
     for bug in ("groups tiled", "groups crossed"):
-        yield Planted("heads", bug, "separate", lambda b: Separate(b, heads=4, kv=2), vectors, claims,
-                      ("other groups of heads",), "onnx/onnx#7274")  # fmt: skip
-    yield Planted("heads", "other number of heads", "separate", lambda b: Separate(heads=2 if b else 4), vectors,
-                  {**CAUSAL, "n_heads": 4}, ("not so many heads",))  # fmt: skip
+        yield Planted(
+            "heads",
+            bug,
+            "separate",
+            lambda b: Separate(b, heads=4, kv=2),
+            vectors,
+            claims,
+            ("other groups of heads",),
+            "onnx/onnx#7274",
+        )
+    yield Planted(
+        "heads",
+        "other number of heads",
+        "separate",
+        lambda b: Separate(heads=2 if b else 4),
+        vectors,
+        {**CAUSAL, "n_heads": 4},
+        ("not so many heads",),
+    )
 
 
 def _positions() -> Iterator[Planted]:
     rel = ("positions not relative",)
     for bug, causes in {
-        "mixed pairing": rel, "one sign": rel, "query only": rel, "values too": ("values are rotated",),
-        "forgotten": ("positions without effect",), "over heads": ("positions without effect",),
-    }.items():  # fmt: skip
+        "mixed pairing": rel,
+        "one sign": rel,
+        "query only": rel,
+        "values too": ("values are rotated",),
+        "forgotten": ("positions without effect",),
+        "over heads": ("positions without effect",),
+    }.items():
         for style, causal in (("causal", True), ("both ways", False)):
-            yield Planted("positions", f"rotary {bug}", style, lambda b, c=causal: Positioned(b, causal=c), vectors,
-                          {"causal": causal, "n_heads": 2, "scale": ROOT, "position": "rotary"}, causes)  # fmt: skip
+            yield Planted(
+                "positions",
+                f"rotary {bug}",
+                style,
+                lambda b, c=causal: Positioned(b, causal=c),
+                vectors,
+                {"causal": causal, "n_heads": 2, "scale": ROOT, "position": "rotary"},
+                causes,
+            )
             if bug in ("query only", "values too", "forgotten"):
-                yield Planted("positions", f"rotary {bug}", f"{style}, neighbours",
-                              lambda b, c=causal: Positioned(b, causal=c, pairing="pairs"), vectors,
-                              {"causal": causal, "n_heads": 2, "position": "rotary"}, causes)  # fmt: skip
-    for bug, causes in {"sign": ("bias rises with distance",), "one slope": ("one slope for all heads",),
-                        "forgotten": ("positions without effect",)}.items():  # fmt: skip
-        yield Planted("positions", f"alibi {bug}", "causal", lambda b: Positioned(b, kind="alibi"), vectors,
-                      {**CAUSAL, "position": "alibi"}, causes)  # fmt: skip
-    yield Planted("positions", "relative by the sum", "causal", lambda b: Positioned("sum" if b else "", kind="relative"),
-                  vectors, {**CAUSAL, "position": "relative"}, rel)  # fmt: skip
+                yield Planted(
+                    "positions",
+                    f"rotary {bug}",
+                    f"{style}, neighbours",
+                    lambda b, c=causal: Positioned(b, causal=c, pairing="pairs"),
+                    vectors,
+                    {"causal": causal, "n_heads": 2, "position": "rotary"},
+                    causes,
+                )
+    for bug, causes in {
+        "sign": ("bias rises with distance",),
+        "one slope": ("one slope for all heads",),
+        "forgotten": ("positions without effect",),
+    }.items():
+        yield Planted(
+            "positions",
+            f"alibi {bug}",
+            "causal",
+            lambda b: Positioned(b, kind="alibi"),
+            vectors,
+            {**CAUSAL, "position": "alibi"},
+            causes,
+        )
+    yield Planted(
+        "positions",
+        "relative by the sum",
+        "causal",
+        lambda b: Positioned("sum" if b else "", kind="relative"),
+        vectors,
+        {**CAUSAL, "position": "relative"},
+        rel,
+    )
     for bug in ("window + 1", "window - 1"):
-        yield Planted("positions", bug, "causal", lambda b: Positioned(b, window=3), vectors,
-                      {**CAUSAL, "window": 3}, ("other window",), "huggingface/transformers#39408")  # fmt: skip
+        yield Planted(
+            "positions",
+            bug,
+            "causal",
+            lambda b: Positioned(b, window=3),
+            vectors,
+            {**CAUSAL, "window": 3},
+            ("other window",),
+            "huggingface/transformers#39408",
+        )
     for bug in ("sines only", "other exponent", "wrong product"):
-        yield Planted("positions", f"sinusoids {bug}", "decoder", lambda b: Decoder(b, position="sinusoidal"), ids,
-                      {"causal": True, "position": "sinusoidal"}, ("other sinusoids",), "zju3dv/LoFTR#41")  # fmt: skip
-    for bug, causes in {"no positions": ("positions without effect",), "one position": ("positions without effect",),
-                        "batch positions": ("depends on the sequence's number",)}.items():  # fmt: skip
+        yield Planted(
+            "positions",
+            f"sinusoids {bug}",
+            "decoder",
+            lambda b: Decoder(b, position="sinusoidal"),
+            ids,
+            {"causal": True, "position": "sinusoidal"},
+            ("other sinusoids",),
+            "zju3dv/LoFTR#41",
+        )
+    for bug, causes in {
+        "no positions": ("positions without effect",),
+        "one position": ("positions without effect",),
+        "batch positions": ("depends on the sequence's number",),
+    }.items():
         for style in ("fused", "functional"):
-            yield Planted("positions", bug, style, lambda b, s=style: Decoder(b, s), ids,
-                          {"causal": True, "position": "learned"}, causes)  # fmt: skip
+            yield Planted(
+                "positions",
+                bug,
+                style,
+                lambda b, s=style: Decoder(b, s),
+                ids,
+                {"causal": True, "position": "learned"},
+                causes,
+            )
 
 
 def _cached() -> Iterator[Planted]:
@@ -195,12 +466,19 @@ def _cached() -> Iterator[Planted]:
         "cache ignored": ("the cache is not attended to",),
         "chunk mask": ("chunks see their future",),
         "start mask": ("chunks do not see the cache",),
-    }.items():  # fmt: skip
+    }.items():
         for kind in ("rotary", "relative"):
             if (bug, kind) == ("restarts", "relative"):
                 continue
-            yield Planted("cache", bug, kind, lambda b, k=kind: Positioned(b, kind=k), vectors,
-                          {**CAUSAL, "cache": Positioned.step}, causes)  # fmt: skip
+            yield Planted(
+                "cache",
+                bug,
+                kind,
+                lambda b, k=kind: Positioned(b, kind=k),
+                vectors,
+                {**CAUSAL, "cache": Positioned.step},
+                causes,
+            )
 
 
 def _models() -> Iterator[Planted]:
@@ -214,17 +492,29 @@ def _models() -> Iterator[Planted]:
         "layer skipped": ("parameter not used",),
         "norm not used": ("parameter not used",),
         "plain list": ("parameter not registered",),
-    }.items():  # fmt: skip
+    }.items():
         for style in ("separate", "functional"):
             yield Planted(
                 "models", bug, style, lambda b, s=style: Decoder(b, s), ids, causal, causes
             )
     for bug, causes in {"copied": ("copied, not tied",), "not tied": ("not tied",)}.items():
-        yield Planted("models", bug, "decoder", lambda b: Decoder(b, tied=True), ids, {**causal, "tied": True}, causes,
-                      "huggingface/transformers#43429")  # fmt: skip
+        yield Planted(
+            "models",
+            bug,
+            "decoder",
+            lambda b: Decoder(b, tied=True),
+            ids,
+            {**causal, "tied": True},
+            causes,
+            "huggingface/transformers#43429",
+        )
     for bug in ("no mask", "polarity", "merge", "softmax over queries"):
-        causes = {"no mask": ("no causal mask",), "polarity": ("mask of wrong polarity",),
-                  "merge": ("merge without transposing",), "softmax over queries": ("softmax over the queries",)}[bug]  # fmt: skip
+        causes = {
+            "no mask": ("no causal mask",),
+            "polarity": ("mask of wrong polarity",),
+            "merge": ("merge without transposing",),
+            "softmax over queries": ("softmax over the queries",),
+        }[bug]
         for style in ("separate", "fused", "einsum", "per head"):
             yield Planted(
                 "models",
@@ -240,8 +530,15 @@ def _models() -> Iterator[Planted]:
         "padding inverted": ("mask of wrong polarity",),
     }.items():
         for style in ("separate", "functional"):
-            yield Planted("padding", bug, style, lambda b, s=style: Decoder(b, s, causal=False, padding_id=0), ids,
-                          {"causal": False, "padding_id": 0}, causes)  # fmt: skip
+            yield Planted(
+                "padding",
+                bug,
+                style,
+                lambda b, s=style: Decoder(b, s, causal=False, padding_id=0),
+                ids,
+                {"causal": False, "padding_id": 0},
+                causes,
+            )
 
 
 def _losses() -> Iterator[Planted]:
@@ -258,11 +555,79 @@ def _losses() -> Iterator[Planted]:
             "reshaped": ("logits reshaped across tokens",),
             "nll of logits": ("nll_loss of logits",),
             "padding counts": ("padding counts in the loss",),
-        }.items():  # fmt: skip
+        }.items():
             if (way, bug) == ("pairs", "backwards"):
                 continue
-            yield Planted("loss", bug, way, lambda b, w=way: Loss(b, way=w, padding_id=0), example,
-                          {"causal": True, "padding_id": 0}, causes, "huggingface/transformers#3711")  # fmt: skip
+            yield Planted(
+                "loss",
+                bug,
+                way,
+                lambda b, w=way: Loss(b, way=w, padding_id=0),
+                example,
+                {"causal": True, "padding_id": 0},
+                causes,
+                "huggingface/transformers#3711",
+            )
+
+
+def _others() -> Iterator[Planted]:
+    def memory() -> tuple[Any, ...]:
+        return torch.randn(B, T, D), torch.randn(B, T - 1, D)
+
+    def two() -> tuple[Any, ...]:
+        return torch.randint(1, 23, (B, T + 1)), torch.randint(1, 23, (B, T))
+
+    def make(module: Any, **more: Any) -> Callable[[str], nn.Module]:
+        return lambda bug: module(bug, **more)
+
+    def model(bug: str) -> nn.Module:
+        return others.Model(bug)
+
+    def norm(bug: str) -> nn.Module:
+        return others.Model(block=lambda: others.TorchBlock("", norm=bug))
+
+    free, causal = {"causal": False, "n_heads": 2, "position": "none"}, {"causal": True, "n_heads": 2}
+    slices, masked = make(others.PerHeadSlices), make(others.Masked)
+    cached = {**causal, "cache": others.StaticCache.step}
+    padding = {"padding_id": 0}
+    key_mask = {**free, "mask": {"argument": "mask", "shape": "bk", "true": "attend"}}
+    leak = ("norm over the tokens",)
+    for family, kind, style, maker, example, claims, causes in (
+        ("projections", "heads share", "lesson", slices, vectors, free, ("heads share one projection",)),
+        ("softmax", "flat softmax", "lesson", slices, vectors, free, ("weights do not sum to one",)),
+        ("softmax", "wrong index", "lesson", slices, vectors, free, ("no token attends to another",)),
+        ("heads", "one head repeated", "list", make(others.ListOfHeads), vectors, free, ("heads all alike",)),
+        ("tokens", "over tokens", "by hand", norm, ids, causal, leak),
+        ("tokens", "layer over tokens", "by hand", norm, ids, causal, leak),
+        ("models", "no root", "by hand", norm, ids, causal, ("norm that does not normalise",)),
+        ("batch", "batch norm", "torch", model, ids, causal, ("statistic over the batch",)),
+        ("batch", "sequence first", "torch", model, ids, causal, ("attention over the batch", "batch and tokens exchanged")),
+        ("batch", "viewed", "torch", model, ids, causal, ("sequences mixed", "split without transposing")),
+        ("future", "torch polarity", "torch", model, ids, causal, ("mask of wrong polarity",)),
+        ("future", "hint only", "torch", model, ids, causal, ("no causal mask",)),
+        ("modes", "dropout in the branch", "torch", model, ids, causal, ("random in evaluation",)),
+        ("modes", "ids in place", "torch", model, ids, causal, ("changes its arguments",)),
+        ("positions", "from the end", "torch", model, ids, causal, ("depends on the length",)),
+        ("future", "multiplied", "view", masked, vectors, causal, ("masked with a finite number",)),
+        ("future", "filled with zero", "view", masked, vectors, causal, ("masked with a finite number",)),
+        ("future", "positive infinity", "view", masked, vectors, causal, ("masked with a finite number", "mask of wrong polarity")),
+        ("future", "both sides", "view", masked, vectors, {**causal, "window": 3}, ("mask of another shape",)),
+        ("scale", "root of the heads", "view", masked, vectors, {**causal, "scale": ROOT}, ("other scale",)),
+        ("future", "sum for cumsum", "linear", make(others.LinearAttention), vectors, causal, ("tokens mixed elsewhere",)),
+        ("padding", "mask by head", "functional", make(others.MaskedByHead), vectors, key_mask, ("mask of another sequence",)),
+        ("memory", "memory ignored", "functional", make(others.Cross), memory, {"n_heads": 2}, ("input without effect",)),
+        ("memory", "causal on memory", "functional", make(others.Cross), memory, {"n_heads": 2}, ("causal mask on the memory",)),
+        ("memory", "source ignored", "torch", make(others.Seq2Seq), two, causal, ("input without effect",)),
+        ("memory", "decoder without mask", "torch", make(others.Seq2Seq), two, causal, ("no causal mask",)),
+        ("loss", "not shifted", "seq2seq", make(others.Seq2Seq, loss=True), two, causal, ("loss without shift",)),
+        ("padding", "pools padding", "torch", make(others.Classifier), ids, padding, ("padding is attended to", "tokens mixed elsewhere", "padding is pooled")),
+        ("padding", "attends to padding", "torch", make(others.Classifier), ids, padding, ("padding is attended to",)),
+        ("loss", "divided by all", "gather", make(others.GatherLoss), ids, {**causal, **padding}, ("padding counts in the loss",)),
+        ("loss", "all counted", "gather", make(others.GatherLoss), ids, {**causal, **padding}, ("padding counts in the loss",)),
+        ("cache", "overwrites", "static", make(others.StaticCache), vectors, cached, ("the cache is not attended to", "cached differs from full")),
+        ("cache", "values not kept", "static", make(others.StaticCache), vectors, cached, ("the cache is not attended to", "cached differs from full")),
+    ):
+        yield Planted(family, kind, style, maker, example, claims, causes)
 
 
 REGISTRY = tuple(registry())

@@ -140,13 +140,13 @@ class Fused(nn.Module):
         self.memory = None
 
     def forward(self, x, key_padding_mask=None):
-        B, T, C = x.size()
+        B, T, C = x.size()  # noqa: N806
         bug = self.bug
         if bug == "in place":
             x.mul_(1.1)
         if bug == "batch as tokens":
             x = x.transpose(0, 1).contiguous()
-            B, T = T, B
+            B, T = T, B  # noqa: N806
         qkv = self.c_attn(x)
         if bug == "mean over batch":
             qkv = qkv / qkv.std(0, keepdim=True)
@@ -264,8 +264,13 @@ class Einsum(nn.Module):
             with torch.no_grad():
                 v = torch.einsum("btd,hdk->bhtk", x, self.wv)
         logits = torch.einsum("bhqk,bhsk->bhqs", q, k)
-        factor = {"no scale": 1, "scale of d_model": x.shape[-1] ** -0.5, "scaled twice": 1 / self.k,
-                  "times root": self.k**0.5, "scaled after": 1}.get(bug, self.k**-0.5)  # fmt: skip
+        factor = {
+            "no scale": 1,
+            "scale of d_model": x.shape[-1] ** -0.5,
+            "scaled twice": 1 / self.k,
+            "times root": self.k**0.5,
+            "scaled after": 1,
+        }.get(bug, self.k**-0.5)
         logits = logits * factor
         added = torch.full((t, t), -torch.inf).triu(0 if bug == "strict" else 1)
         if bug == "off by one":
@@ -324,14 +329,19 @@ class Head(nn.Module):
         v = self.key(x) if bug == "value is key" else self.value(x)
         if bug == "detached":
             q = q.detach()
-        size = {"no scale": 1, "scale of d_model": self.d**0.5, "scaled twice": k.shape[-1],
-                "times root": k.shape[-1] ** -0.5, "scaled after": 1}.get(bug, k.shape[-1] ** 0.5)  # fmt: skip
+        size = {
+            "no scale": 1,
+            "scale of d_model": self.d**0.5,
+            "scaled twice": k.shape[-1],
+            "times root": k.shape[-1] ** -0.5,
+            "scaled after": 1,
+        }.get(bug, k.shape[-1] ** 0.5)
         s = torch.bmm(q, k.mT) / size
-        if self.causal and bug not in ("no mask", "mask after"):
-            if not (bug == "mask only in training" and not self.training):
-                late = torch.triu(torch.ones(t, t), diagonal=2 if bug == "off by one" else 1).bool()
-                late = ~late if bug == "polarity" else late
-                s = s.masked_fill(late, 1e-9 if bug == "small fill" else float("-inf"))
+        now = self.training or bug != "mask only in training"
+        if self.causal and now and bug not in ("no mask", "mask after"):
+            late = torch.triu(torch.ones(t, t), diagonal=2 if bug == "off by one" else 1).bool()
+            late = ~late if bug == "polarity" else late
+            s = s.masked_fill(late, 1e-9 if bug == "small fill" else float("-inf"))
         if mask is not None and bug != "mask ignored":
             m = mask.unsqueeze(2) if bug == "padding on queries" else mask.unsqueeze(1)
             m = 1 - m if bug == "padding polarity" else m
@@ -482,11 +492,12 @@ class Positioned(nn.Module):
         past = 0 if cache is None else cache[0].shape[2]
         at = torch.arange(0 if bug == "restarts" else past, (0 if bug == "restarts" else past) + t)
         if self.kind == "rotary" and bug != "forgotten":
-            turn = lambda y: rotate(y, at, bug, self.pairing)  # noqa: E731
-            if bug == "over heads":
-                turn = lambda y: rotate(y.mT.mT.transpose(1, 2), torch.arange(self.h)).transpose(
-                    1, 2
-                )  # noqa: E731
+
+            def turn(y):
+                if bug == "over heads":
+                    return rotate(y.transpose(1, 2), torch.arange(self.h)).transpose(1, 2)
+                return rotate(y, at, bug, self.pairing)
+
             q = turn(q)
             k = k if bug == "query only" else turn(k)
             v = turn(v) if bug == "values too" else v

@@ -319,8 +319,22 @@ HF_MASK = {"mask": {"argument": "attention_mask", "shape": "bk", "true": "attend
 
 UNUSUAL: tuple[Design, ...] = (
     *(Design(kind, lambda k=kind: Variant(k), x, FREE) for kind in KINDS),
-    *(Design(f"{kind}, causal", lambda k=kind: Variant(k, True), x, CAUSAL)
-      for kind in ("cosine", "sink", "gate", "softmax plus one", "by hand", "linear", "minus 1e9", "finfo", "added float", "mask again", "null key")),
+    *(
+        Design(f"{kind}, causal", lambda k=kind: Variant(k, True), x, CAUSAL)
+        for kind in (
+            "cosine",
+            "sink",
+            "gate",
+            "softmax plus one",
+            "by hand",
+            "linear",
+            "minus 1e9",
+            "finfo",
+            "added float",
+            "mask again",
+            "null key",
+        )
+    ),
     Design("prefix mask", lambda: Variant("prefix"), x, {"causal": False}),
     Design("band", lambda: Variant("band"), x, {"causal": False}),
     Design("dilated", lambda: Variant("dilated"), x, {"causal": True}),
@@ -333,50 +347,200 @@ UNUSUAL: tuple[Design, ...] = (
     Design("Linformer", Linformer, x, {}),
     Design("GRU", Recurrent, x, {"causal": True}),
     Design("shared query and key", SharedQK, x, {"causal": True, "shared": ("query", "key")}),
-    Design("multi-query", lambda: Separate(heads=4, kv=1), x, {**CAUSAL, "n_heads": 4, "n_kv_heads": 1}),
-    Design("grouped", lambda: Separate(heads=4, kv=2), x, {**CAUSAL, "n_heads": 4, "n_kv_heads": 2}),
+    Design(
+        "multi-query", lambda: Separate(heads=4, kv=1), x, {**CAUSAL, "n_heads": 4, "n_kv_heads": 1}
+    ),
+    Design(
+        "grouped", lambda: Separate(heads=4, kv=2), x, {**CAUSAL, "n_heads": 4, "n_kv_heads": 2}
+    ),
     Design("one head", lambda: Separate(heads=1), x, {**CAUSAL, "n_heads": 1}),
-    Design("rotary, half", lambda: Positioned(), x, {**CAUSAL, "position": "rotary", "cache": Positioned.step}),
-    Design("rotary, pairs", lambda: Positioned(pairing="pairs"), x, {**CAUSAL, "position": "rotary"}),
+    Design(
+        "rotary, half",
+        lambda: Positioned(),
+        x,
+        {**CAUSAL, "position": "rotary", "cache": Positioned.step},
+    ),
+    Design(
+        "rotary, pairs", lambda: Positioned(pairing="pairs"), x, {**CAUSAL, "position": "rotary"}
+    ),
     Design("ALiBi", lambda: Positioned(kind="alibi"), x, {**CAUSAL, "position": "alibi"}),
-    Design("ALiBi, both ways", lambda: Positioned(kind="alibi", causal=False), x, {**FREE, "position": "alibi"}),
-    Design("relative bias", lambda: Positioned(kind="relative"), x, {**CAUSAL, "position": "relative"}),
+    Design(
+        "ALiBi, both ways",
+        lambda: Positioned(kind="alibi", causal=False),
+        x,
+        {**FREE, "position": "alibi"},
+    ),
+    Design(
+        "relative bias", lambda: Positioned(kind="relative"), x, {**CAUSAL, "position": "relative"}
+    ),
     Design("window", lambda: Positioned(window=3), x, {**CAUSAL, "window": 3}),
     Design("dropout", lambda: Functional(p=0.2), x, {**CAUSAL, "dropout": 0.2}),
     Design("no positions, causal", lambda: Decoder("no positions"), ids, {"causal": True}),
-    Design("sinusoids", lambda: Decoder(position="sinusoidal"), ids, {"causal": True, "position": "sinusoidal"}),
+    Design(
+        "sinusoids",
+        lambda: Decoder(position="sinusoidal"),
+        ids,
+        {"causal": True, "position": "sinusoidal"},
+    ),
     Design("tied", lambda: Decoder(tied=True), ids, {"causal": True, "tied": True}),
     Design("loss", Loss, ids, {"causal": True}),
     Design("nll_loss", lambda: Loss(loss="nll"), ids, {"causal": True}),
-    Design("torch attention", lambda: nn.MultiheadAttention(D, H, batch_first=True), xxx,
-           {"n_heads": H, "causal": False, "mask": {"argument": "key_padding_mask", "shape": "bk", "true": "blocked"}}),
-    Design("torch attention, sequence first", lambda: nn.MultiheadAttention(D, H), lambda: first() * 3, {"n_heads": H}),
-    Design("torch encoder layer", lambda: nn.TransformerEncoderLayer(D, H, 32, batch_first=True), x,
-           {"n_heads": H, "mask": {"argument": "src_key_padding_mask", "shape": "bk", "true": "blocked"}}),
-    Design("torch encoder", lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, 32, batch_first=True, norm_first=True), 2, enable_nested_tensor=False), x, {"n_heads": H}),
-    Design("torch decoder layer", lambda: nn.TransformerDecoderLayer(D, H, 32, batch_first=True), cross, {"n_heads": H}),
-    Design("torch transformer", lambda: nn.Transformer(D, H, 2, 2, 32, batch_first=True), lambda: cross()[::-1], {"n_heads": H}),
-    Design("F.scaled_dot_product_attention", lambda: F.scaled_dot_product_attention, lambda: tuple(torch.randn(2, H, n, 8) for n in (6, 5, 5)), {}),
-    Design("ours", lambda: MultiHeadAttention(D, H, position=Rotary()), x,
-           {"n_heads": H, "position": "rotary", "mask": {"argument": "mask", "shape": "b11k", "true": "attend"}}),
-    Design("our language model", language_model(), ids, {"causal": True, "n_heads": H, "tied": True}),
-    Design("our Llama", language_model(norm="pre", norm_kind="rms", activation="swiglu", position="rotary", tied=False, n_kv_heads=1),
-           ids, {"causal": True, "n_heads": H, "n_kv_heads": 1, "position": "rotary"}),
-    Design("our ALiBi", language_model(position="alibi"), ids, {"causal": True, "position": "alibi"}),
+    Design(
+        "torch attention",
+        lambda: nn.MultiheadAttention(D, H, batch_first=True),
+        xxx,
+        {
+            "n_heads": H,
+            "causal": False,
+            "mask": {"argument": "key_padding_mask", "shape": "bk", "true": "blocked"},
+        },
+    ),
+    Design(
+        "torch attention, sequence first",
+        lambda: nn.MultiheadAttention(D, H),
+        lambda: first() * 3,
+        {"n_heads": H},
+    ),
+    Design(
+        "torch encoder layer",
+        lambda: nn.TransformerEncoderLayer(D, H, 32, batch_first=True),
+        x,
+        {
+            "n_heads": H,
+            "mask": {"argument": "src_key_padding_mask", "shape": "bk", "true": "blocked"},
+        },
+    ),
+    Design(
+        "torch encoder",
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(D, H, 32, batch_first=True, norm_first=True),
+            2,
+            enable_nested_tensor=False,
+        ),
+        x,
+        {"n_heads": H},
+    ),
+    Design(
+        "torch decoder layer",
+        lambda: nn.TransformerDecoderLayer(D, H, 32, batch_first=True),
+        cross,
+        {"n_heads": H},
+    ),
+    Design(
+        "torch transformer",
+        lambda: nn.Transformer(D, H, 2, 2, 32, batch_first=True),
+        lambda: cross()[::-1],
+        {"n_heads": H},
+    ),
+    Design(
+        "F.scaled_dot_product_attention",
+        lambda: F.scaled_dot_product_attention,
+        lambda: tuple(torch.randn(2, H, n, 8) for n in (6, 5, 5)),
+        {},
+    ),
+    Design(
+        "ours",
+        lambda: MultiHeadAttention(D, H, position=Rotary()),
+        x,
+        {
+            "n_heads": H,
+            "position": "rotary",
+            "mask": {"argument": "mask", "shape": "b11k", "true": "attend"},
+        },
+    ),
+    Design(
+        "our language model", language_model(), ids, {"causal": True, "n_heads": H, "tied": True}
+    ),
+    Design(
+        "our Llama",
+        language_model(
+            norm="pre",
+            norm_kind="rms",
+            activation="swiglu",
+            position="rotary",
+            tied=False,
+            n_kv_heads=1,
+        ),
+        ids,
+        {"causal": True, "n_heads": H, "n_kv_heads": 1, "position": "rotary"},
+    ),
+    Design(
+        "our ALiBi", language_model(position="alibi"), ids, {"causal": True, "position": "alibi"}
+    ),
     Design("our DeepNorm", language_model(norm="deepnorm"), ids, {"causal": True}),
-    Design("our encoder", lambda: Encoder(ModelConfig(**CONFIG)), ids, {"causal": False, "n_heads": H}),
-    Design("GPT-2", transformers_model("GPT2:GPT2LMHeadModel", n_embd=D, n_head=H, n_layer=2, n_positions=32), ids,
-           {"causal": True, "n_heads": H, "tied": True, "cache": True}),
-    Design("Llama", transformers_model("Llama:LlamaForCausalLM", num_key_value_heads=1, **SMALL), ids,
-           {"causal": True, "n_heads": H, "n_kv_heads": 1, "position": "rotary", "cache": True, **HF_MASK}),
-    Design("Mistral", transformers_model("Mistral:MistralForCausalLM", num_key_value_heads=1, sliding_window=3, **SMALL), ids,
-           {"causal": True, "n_heads": H, "n_kv_heads": 1, "position": "rotary", "window": 3}),
-    Design("NeoX", transformers_model("GPTNeoX:GPTNeoXForCausalLM", **SMALL), ids, {"causal": True, "n_heads": H, "position": "rotary"}),
-    Design("Bloom", transformers_model("Bloom:BloomForCausalLM", hidden_size=D, n_head=H, n_layer=2), ids, {"causal": True, "n_heads": H, "position": "alibi"}),
-    Design("BERT", transformers_model("Bert:BertModel", **SMALL), ids, {"causal": False, "n_heads": H, **HF_MASK, "padding_id": 0}),
-    Design("BERT with a head", transformers_model("Bert:BertForMaskedLM", **SMALL), ids, {"causal": False, "n_heads": H}),
-    Design("T5", transformers_model("T5:T5ForConditionalGeneration", d_model=D, num_heads=H, d_kv=8, num_layers=2, d_ff=32, decoder_start_token_id=0), lambda: two()[:1],
-           {"causal": True, "n_heads": H, "scale": 1.0}, {"decoder_input_ids": torch.randint(1, 23, (2, 6), generator=torch.Generator().manual_seed(0))}),
-)  # fmt: skip
+    Design(
+        "our encoder", lambda: Encoder(ModelConfig(**CONFIG)), ids, {"causal": False, "n_heads": H}
+    ),
+    Design(
+        "GPT-2",
+        transformers_model("GPT2:GPT2LMHeadModel", n_embd=D, n_head=H, n_layer=2, n_positions=32),
+        ids,
+        {"causal": True, "n_heads": H, "tied": True, "cache": True},
+    ),
+    Design(
+        "Llama",
+        transformers_model("Llama:LlamaForCausalLM", num_key_value_heads=1, **SMALL),
+        ids,
+        {
+            "causal": True,
+            "n_heads": H,
+            "n_kv_heads": 1,
+            "position": "rotary",
+            "cache": True,
+            **HF_MASK,
+        },
+    ),
+    Design(
+        "Mistral",
+        transformers_model(
+            "Mistral:MistralForCausalLM", num_key_value_heads=1, sliding_window=3, **SMALL
+        ),
+        ids,
+        {"causal": True, "n_heads": H, "n_kv_heads": 1, "position": "rotary", "window": 3},
+    ),
+    Design(
+        "NeoX",
+        transformers_model("GPTNeoX:GPTNeoXForCausalLM", **SMALL),
+        ids,
+        {"causal": True, "n_heads": H, "position": "rotary"},
+    ),
+    Design(
+        "Bloom",
+        transformers_model("Bloom:BloomForCausalLM", hidden_size=D, n_head=H, n_layer=2),
+        ids,
+        {"causal": True, "n_heads": H, "position": "alibi"},
+    ),
+    Design(
+        "BERT",
+        transformers_model("Bert:BertModel", **SMALL),
+        ids,
+        {"causal": False, "n_heads": H, **HF_MASK, "padding_id": 0},
+    ),
+    Design(
+        "BERT with a head",
+        transformers_model("Bert:BertForMaskedLM", **SMALL),
+        ids,
+        {"causal": False, "n_heads": H},
+    ),
+    Design(
+        "T5",
+        transformers_model(
+            "T5:T5ForConditionalGeneration",
+            d_model=D,
+            num_heads=H,
+            d_kv=8,
+            num_layers=2,
+            d_ff=32,
+            decoder_start_token_id=0,
+        ),
+        lambda: two()[:1],
+        {"causal": True, "n_heads": H, "scale": 1.0},
+        {
+            "decoder_input_ids": torch.randint(
+                1, 23, (2, 6), generator=torch.Generator().manual_seed(0)
+            )
+        },
+    ),
+)
 
 __all__ = ["UNUSUAL", "Design", "rotate"]

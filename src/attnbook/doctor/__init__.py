@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from attnbook.doctor import invariants, losses, structure
-from attnbook.doctor.causes import CAUSES
+from attnbook.doctor.causes import CAUSES, finding
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
@@ -112,7 +112,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         try:
             subject = recognise(module, example, said)
         except CallFailed as failed:
-            return Report("not called", not_judged=(NotJudged("everything", str(failed)),))
+            return Report("not called", (call_failed(failed),))
         with subject.mode(training=False), torch.enable_grad():
             stirred = False
             for name, check in CHECKS.items():
@@ -136,6 +136,12 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         tuple(passed),
         time.perf_counter() - started,
     )
+
+
+def call_failed(error: CallFailed) -> Finding:
+    """The only finding, if there is nothing to examine."""
+    done, found = error.args
+    return finding("error", "the call", "the example can't be called", done, found, "an output")
 
 
 def stir(subject: Subject) -> None:

@@ -20,6 +20,7 @@ LEAKS = (
 ALL = ("*",)
 
 CAUSES: dict[str, Cause] = {
+    "the example can't be called": Cause("diagnose(module, *arguments of one plain call)"),
     # masks
     "no causal mask": Cause(
         "logits = logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with "
@@ -44,7 +45,7 @@ CAUSES: dict[str, Cause] = {
         ("future", "prefix", "cache", "padding"),
     ),
     "mask after the softmax": Cause(
-        "fill the logits with -torch.inf before the softmax: afterwards the rows no longer sum to 1",
+        "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
         LEAKS,
     ),
     "mask not on every layer": Cause(

@@ -469,10 +469,10 @@ def train_and_eval(subject: Subject) -> Results:
 def dropout(subject: Subject) -> Results:
     """There is dropout in training, where and as large as claimed."""
     rates = [
-        float(m.p)
+        m.p
         for part in subject.modules
         for m in part.modules()
-        if type(m).__name__.startswith("Dropout")
+        if isinstance(m, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.AlphaDropout)
     ]
     claimed = subject.claims.dropout
     inputs = subject.fresh(0)
@@ -542,7 +542,7 @@ def gradients(subject: Subject) -> Results:
                 for x in outputs
             )
             assert isinstance(total, Tensor)
-            total.backward()  # type: ignore[no-untyped-call]
+            total.backward()
     without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
     without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
     if not without:
@@ -665,14 +665,10 @@ def cache(subject: Subject) -> Results:
     if not wrong:
         return
     cause = "cached differs from full"
-    alone = subject.by_token(
-        subject.run({**inputs, subject.target: x.narrow(subject.tokens, 0, 1)})
-    )
     last = x.narrow(subject.tokens, n - 1, 1)
     single = subject.by_token(
         subject.run({**inputs, **dict.fromkeys(subject.same or [subject.target], last)})
     )
-    del alone
     if "one" not in wrong:
         reach = _chunk_reach(subject, step, inputs)
         cause = {"future": "chunks see their future", "short": "chunks do not see the cache"}.get(
@@ -689,7 +685,8 @@ def cache(subject: Subject) -> Results:
         "cache",
         cause,
         "called it with a cache: token after token, one token after many, and in chunks",
-        f"outputs differ from the full pass by {', '.join(f'{k}: {v:.1e}' for k, v in off.items())}",
+        "outputs differ from the full pass by "
+        + ", ".join(f"{v:.1e} ({k})" for k, v in off.items()),
         "the same outputs",
     )
 

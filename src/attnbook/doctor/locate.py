@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attnbook.doctor.subject import Inputs, Subject
-from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace
+from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace, back
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
 BATCH_NORMS = (
@@ -52,8 +52,11 @@ def supports(subject: Subject) -> list[Tensor]:
 
 
 def pattern(open_: Tensor) -> str:
-    """What a square mask lets through: ``"all"``, ``"causal"``, ``"later by one"``, ``"later"``,
-    ``"strictly later"``, ``"strictly earlier"`` or ``"other"``.
+    """What a square mask lets through.
+
+    Returns:
+        ``"all"``, ``"causal"``, ``"later by one"``, ``"later"``, ``"strictly later"``,
+        ``"strictly earlier"`` or ``"other"``.
     """
     if not open_.triu(1).any():
         return "causal" if open_.diagonal().any() else "strictly earlier"
@@ -102,7 +105,8 @@ def first_spread(
     """The first operation whose inputs changed only where allowed, and whose output did not.
 
     Args:
-        one, other: traces of two calls that differ in some tokens.
+        one: trace of a call.
+        other: of one that differs in some tokens.
         size: how many things there are (tokens or sequences).
         allowed: those that may change.
         square: pass over tensors that have two such axes (the logits and weights).
@@ -299,8 +303,6 @@ def padding_leak(
         one = columns[0]
         if (one == ~allowed[0]).all():
             return "mask of wrong polarity", where
-        soft = (a.softmax.nan_to_num(1) != 0).view_as(open_)
-        del soft
         if a.logits is not None and columns.all():
             rows = a.logits.view(len(allowed), heads, -1, n_keys)
             if rows.shape[-2] == n_keys:
@@ -344,8 +346,6 @@ def _reaches_softmax(node: Node) -> bool:
             continue
         seen.add(user.index)
         if user.name in ("_softmax", "_safe_softmax"):
-            from attnbook.doctor.trace import back
-
             score = back(user.inputs[0][0], (*MOVES, *ON_LOGITS, "bernoulli_"), ("bmm", "mm"))
             return score is not None and score.between
         if user.name in (*MOVES, *ON_LOGITS):
@@ -362,7 +362,11 @@ def used_parameters(
         for name, parameter in module.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
     ran: set[nn.Module] = set()
-    hook = register_module_forward_pre_hook(lambda module, _: ran.add(module) or None)
+
+    def note(module: nn.Module, _: Any) -> None:
+        ran.add(module)
+
+    hook = register_module_forward_pre_hook(note)
     try:
         trace = subject.trace(inputs)
     finally:
@@ -389,9 +393,9 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
         kind = type(module).__name__.lower()
         others = any(word in kind for word in ("batch", "instance", "block", "layers", "prenorm"))
         leaf = not any(True for _ in module.children())
-        if "norm" in kind and leaf and not others and args and module in names:
-            if isinstance(args[0], Tensor) and args[0].is_floating_point():
-                found.setdefault(module, (names[module], module, args, kwargs))
+        floats = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
+        if "norm" in kind and leaf and floats and not others:
+            found.setdefault(module, (names[module], module, args, kwargs))
 
     handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]
     try:

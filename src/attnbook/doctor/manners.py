@@ -55,7 +55,7 @@ def restored(function: Any) -> Iterator[None]:
 def _states() -> Callable[[], None]:
     torch_state, numpy_state, python_state = (
         torch.get_rng_state(),
-        np.random.get_state(),  # noqa: NPY002: the module may draw from it
+        np.random.get_state(),  # noqa: NPY002 (the module may draw from it)
         random.getstate(),
     )
     grad, fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
@@ -85,10 +85,10 @@ def _attributes(module: nn.Module) -> Callable[[], None]:
     def undo() -> None:
         module.__dict__.clear()
         module.__dict__.update(before)
-        for name, value in inside.items():
+        for name, content in inside.items():
             held = before[name]
             held.clear()
-            held.extend(value) if isinstance(held, list) else held.update(value)
+            held.extend(content) if isinstance(held, list) else held.update(content)
         for name, value in tensors.items():
             _put_back(before[name], value)
 

@@ -8,7 +8,7 @@ from attnbook.doctor.subject import Inputs, Subject
 
 
 def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int) -> Inputs:
-    """The inputs with a mask that allows these keys, (batch, keys), and what the example allowed."""
+    """The inputs with a mask: of the keys, (batch, keys), that the example allowed, too."""
     claim = subject.claims.mask
     assert claim is not None
     name = str(claim.argument)

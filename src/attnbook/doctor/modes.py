@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -12,7 +11,7 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 RANDOM = ("native_dropout", "bernoulli_", "bernoulli", "rand", "randn", "rand_like", "randn_like")
 
 
-class no_dropout(TorchFunctionMode):  # noqa: N801: used as a context, as torch.no_grad
+class no_dropout(TorchFunctionMode):  # noqa: N801 (used as torch.no_grad is)
     """Dropout gives what it was given."""
 
     def __torch_function__(

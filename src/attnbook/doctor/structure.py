@@ -12,7 +12,16 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants import gradients
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, between, factors_before
+from attnbook.doctor.trace import (
+    MOVES,
+    PRODUCTS,
+    Attention,
+    Node,
+    Trace,
+    between,
+    factors_before,
+    scalar,
+)
 
 Results = Iterator[Finding | NotJudged]
 
@@ -182,8 +191,6 @@ def _on_values(a: Attention, d: int) -> Results:
 
 def _next_factor(node: Node) -> float:
     """The number by which the context is multiplied right away."""
-    from attnbook.doctor.trace import scalar
-
     queue, seen = list(node.users), set()
     while queue:
         user = queue.pop()
@@ -400,7 +407,7 @@ def projections(subject: Subject) -> Results:
     """Queries, keys and values are three different projections."""
     yield from _heads_share(subject)
     for a in locate.attentions(subject)[:1]:
-        if not subject.parameters or subject.kind == "attention" and not subject.is_self:
+        if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
             return
         lefts = {"query": a.query, "key": a.key, "value": a.value}
         n_heads = {len(x) for x in lefts.values()}
@@ -474,7 +481,7 @@ def _heads_share(subject: Subject) -> Results:
                 "projections",
                 "heads share one projection",
                 "observed the projection of the queries" + _where(a),
-                f"it is {inner} → {made.outputs[0].shape[-1]}, the same for each of {n_heads} heads",
+                f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads",
                 f"{inner * n_heads} → {width * n_heads}: each head sees the whole token",
             )
 

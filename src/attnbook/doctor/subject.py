@@ -293,7 +293,7 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class CallFailed(Exception):
+class CallFailed(Exception):  # noqa: N818
     """The example can't be called so."""
 
 
@@ -310,9 +310,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         with subject.mode(training=False):
             output = subject.run()
     except Exception as error:  # whatever a reader's module raises is to be told
-        raise CallFailed(
-            f"called with ({call}), it raised {type(error).__name__}: {error}"
-        ) from error
+        raised = f"it raised {type(error).__name__}: {error}"
+        raise CallFailed(f"called it with ({call})", raised) from error
     masks = {name for name, value in inputs.items() if _is_mask(name, value)}
     if claims.mask is not None and isinstance(claims.mask.argument, int):
         claims = replace(
@@ -326,7 +325,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
     ids = [n for n in held if _is_ids(n, inputs[n])]
     subject.sources = floats or ids
     if not subject.sources:
-        raise CallFailed(f"called with ({call}): there are neither vectors nor ids to vary")
+        raise CallFailed(f"called it with ({call})", "there are neither vectors nor ids to vary")
     if output.dim() == 0:
         subject.kind = "loss"
     elif floats:

@@ -5,8 +5,7 @@ so that one kind of observation serves every style of code.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +105,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, sources: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
         self.output: Tensor | None = None
         self._producer: dict[int, Node] = {}
@@ -120,11 +119,11 @@ class Trace(TorchDispatchMode):
             register_module_forward_pre_hook(self._begin),
             register_module_forward_hook(self._end, always_call=True),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 
@@ -141,7 +140,7 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = [x for x in _tensors((*args, *kwargs.values()))]
+        given = list(_tensors((*args, *kwargs.values())))
         inputs = [(self._producer.get(id(x)), x) for x in given]
         follow = [id(x) in self._sources or bool(n and n.depends) for n, x in inputs]
         name = func._schema.name.split("::")[-1]
@@ -261,7 +260,7 @@ def _assemble(
     shape = weights.shape
     a, b = _factors(score)
     # Which layout of the softmax is the layout of the weights?
-    layouts = [lambda x: x, lambda x: x.mT if x.dim() > 1 else x]
+    layouts: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x.mT]
     if gave.dim() >= 4:
         layouts += [lambda x: x.transpose(0, 1), lambda x: x.transpose(-3, -2)]
         layouts += [lambda x: x.movedim(-1, 1), lambda x: x.movedim(1, -1)]
@@ -291,9 +290,21 @@ def _assemble(
             products, query, key, nodes = products.mT, key, query, nodes[::-1]
     aligned = products.shape == shape
     return Attention(
-        query, key, products, logits if aligned else None, soft, weights, value, out,
-        score, softmax, context, nodes[0], nodes[1], value_node,
-    )  # fmt: skip
+        query,
+        key,
+        products,
+        logits if aligned else None,
+        soft,
+        weights,
+        value,
+        out,
+        score,
+        softmax,
+        context,
+        nodes[0],
+        nodes[1],
+        value_node,
+    )
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -368,14 +379,3 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def axes_of(changed: Tensor, size: int) -> defaultdict[int, set[int]]:
-    """For each axis of this size (or a multiple), at which indices something changed."""
-    found: defaultdict[int, set[int]] = defaultdict(set)
-    for axis, length in enumerate(changed.shape):
-        if length == size:
-            others = [i for i in range(changed.dim()) if i != axis]
-            hit = changed.amax(others) if others else changed
-            found[axis] = set(torch.nonzero(hit).flatten().tolist())
-    return found
