@@ -189,7 +189,12 @@ class MaskedByHead(nn.Module):
 class Cross(nn.Module):
     def __init__(self, bug: str) -> None:
         super().__init__()
-        self.bug, self.q, self.kv, self.o = bug, nn.Linear(D, D), nn.Linear(D, 2 * D), nn.Linear(D, D)
+        self.bug, self.q, self.kv, self.o = (
+            bug,
+            nn.Linear(D, D),
+            nn.Linear(D, 2 * D),
+            nn.Linear(D, D),
+        )
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         k, v = self.kv(x if self.bug == "memory ignored" else memory).chunk(2, -1)

@@ -117,7 +117,9 @@ CAUSES: dict[str, Cause] = {
         "make each head anew: nn.ModuleList(Head() for _ in range(n)), and draw its weights",
         ("gradients",),
     ),
-    "input without effect": Cause("queries come from x, keys and values from the memory"),
+    "input without effect": Cause(
+        "queries come from x, keys and values from the memory", ("gradients", "padding", "order")
+    ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
     "norm that does not normalise": Cause(
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "

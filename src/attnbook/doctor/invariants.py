@@ -16,7 +16,15 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.masking import block, mask_inputs
 from attnbook.doctor.modes import no_dropout, random_operations
 from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, output_of, tensors_in
+from attnbook.doctor.subject import (
+    DIFFERENT,
+    Inputs,
+    Subject,
+    changed,
+    copied,
+    output_of,
+    tensors_in,
+)
 
 Results = Iterator[Finding | NotJudged]
 SEEDS = (0, 1)
@@ -56,8 +64,9 @@ def finite(subject: Subject) -> Results:
             masks = locate.supports(subject)
             if any(locate.pattern(s) == "strictly later" for s in masks):
                 cause = "mask of wrong polarity"
+            by_hand = any(a.softmax_node.name == "exp" for a in locate.attentions(subject))
             yield finding(
-                "error",
+                "error" if scale == 1 or by_hand else "warning",
                 "finite",
                 cause,
                 f"called with normal vectors{' 40 times as long' if scale > 1 else ''}",
@@ -124,7 +133,7 @@ def mixing(subject: Subject) -> Results:
         reach = influence(subject, subject.fresh(0), name).nan_to_num(0)[:, 0]  # (in, out)
         if subject.is_self and reach.shape[0] == reach.shape[1]:
             reach = reach - torch.diag(reach.diag())
-        if reach.max() > 0:
+        if reach.max() > DIFFERENT / 10:
             continue
         attentions = locate.attentions(subject)
         tokens = {subject.length(n) for n in subject.attended}
@@ -204,7 +213,8 @@ def future(subject: Subject) -> Results:
 
 def prefix(subject: Subject) -> Results:
     """In a causal module, the first tokens alone give what they give in a longer sequence."""
-    if not subject.claims.causal or not subject.is_self or subject.n_tokens < 3:
+    causal = subject.claims.causal or locate.inside(subject) == "causal"
+    if not causal or not subject.is_self or subject.n_tokens < 3:
         return
     if any(isinstance(v, Tensor) and k not in subject.sources for k, v in subject.inputs.items()):
         return
@@ -402,7 +412,23 @@ def memory(subject: Subject) -> Results:
 
 def untouched(subject: Subject) -> Results:
     """Arguments and buffers are as before."""
-    given = {k: v for k, v in subject.fresh(0).items() if isinstance(v, Tensor)}
+    for inputs in (subject.fresh(0), *_all_ids(subject)):
+        yield from _touched(subject, inputs)
+
+
+def _all_ids(subject: Subject) -> Iterator[Inputs]:
+    """Inputs with one id after the other, the first of a large vocabulary."""
+    name = subject.target
+    if not subject.is_ids(name):
+        return
+    ids, size = subject.inputs[name], subject.vocab_size
+    for start in range(0, min(size, 10 * ids.numel()), ids.numel()):
+        new = (start + torch.arange(ids.numel())) % size
+        yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
+
+
+def _touched(subject: Subject, inputs: Inputs) -> Results:
+    given = {k: v for k, v in copied(inputs).items() if isinstance(v, Tensor)}
     copies = {k: v.clone() for k, v in given.items()}
     buffers = {n: b for m in subject.modules for n, b in m.named_buffers()}
     before = {n: b.clone() for n, b in buffers.items()}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from attnbook.doctor.subject import Inputs, Subject
+from attnbook.doctor.subject import Inputs, Subject, plain_kernels
 from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace, back
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
@@ -257,7 +257,9 @@ def slope(subject: Subject, attention: Attention) -> float | None:
     x, y = attention.products.double(), attention.logits.double()
     open_ = (y > -1e3) & y.isfinite()
     if heads is None:  # one sequence: what is added differs by head
-        x, y = (z - z.mean((1, 2), keepdim=True) for z in (x, y))
+        count = open_.sum((1, 2), keepdim=True)
+        x, y = (z.masked_fill(~open_, 0) for z in (x, y))
+        x, y = (z - z.sum((1, 2), keepdim=True) / count for z in (x, y))
         both = open_
     else:
         x, y, both = x[heads:] - x[:-heads], y[heads:] - y[:-heads], open_[heads:] & open_[:-heads]
@@ -399,7 +401,8 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
 
     handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]
     try:
-        subject.run(subject.fresh(0))
+        with plain_kernels():
+            subject.run(subject.fresh(0))
     finally:
         for handle in handles:
             handle.remove()

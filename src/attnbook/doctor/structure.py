@@ -76,7 +76,7 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
                 over + f"; over axis {axis} of {list(shape)} they are 1",
             )
         return "softmax over the queries", over + f"; over axis {axis} of {list(shape)} they are 1"
-    if _keeps_less(a):
+    if node.name == "exp" and _keeps_less(a):
         return "", ""  # a sink, or softmax plus one
     return "weights do not sum to one", over
 

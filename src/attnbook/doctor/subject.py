@@ -342,7 +342,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.kind = "pooled"
     if subject.claims.batch_first is None and _tokens_come_first(subject):
         subject.batch, subject.tokens = 1, 0
-    return subject
+    return _doubled(subject)
 
 
 def _named(module: Callable[..., Any], example: tuple[Any, ...]) -> Inputs:
@@ -423,6 +423,24 @@ def _target_first(subject: Subject, output: Tensor) -> None:
     belongs = output.shape == other.shape != one.shape
     if belongs or subject.sources[1].startswith(("tgt", "target")):
         subject.sources.reverse()
+
+
+def _doubled(subject: Subject) -> Subject:
+    """With two sequences instead of a single one, if it can be called so."""
+    if subject.batch is None or subject.n_sequences > 1:
+        return subject
+    axis, inputs = subject.batch, dict(subject.inputs)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
+            inputs[name] = torch.cat([value, value], axis)
+    inputs.update({name: inputs[subject.same[0]] for name in subject.same})
+    two = replace(subject, inputs=inputs)
+    try:
+        with subject.mode(training=False):
+            output = two.run()
+    except Exception:  # one at a time only
+        return subject
+    return two if subject.kind == "loss" or output.shape[axis] == 2 else subject
 
 
 def _tokens_come_first(subject: Subject) -> bool:

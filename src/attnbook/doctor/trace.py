@@ -219,7 +219,7 @@ def _attention(softmax: Node) -> Attention | None:
         return None
     dropout = ("native_dropout", "bernoulli_", "dropout")
     for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *dropout)):
-        sides = _sides(context, used)
+        sides = _sides(context, used) if context.between else None
         if sides is not None and math.prod(sides[0].shape) == softmax.outputs[0].numel():
             return _assemble(softmax, score, context, *sides)
     return None
@@ -275,8 +275,11 @@ def _assemble(
         off = 1 - float(torch.cosine_similarity(_flat(one), _flat(other), 0))
         if off < best - 1e-6:
             best, layout = off, move
-    if best == math.inf:
-        return None
+    if best == math.inf:  # a softmax of another shape
+
+        def layout(x: Tensor) -> Tensor:
+            return x.reshape(shape)
+
     gave = gave if softmax.name != "exp" else weights
     soft, logits = layout(gave).reshape(shape), layout(given).reshape(shape)
     products = a @ b  # baddbmm gives more than that
