@@ -1,4 +1,4 @@
-"""Bugs in code of yet other styles: torch's modules, lessons' code, encoder-decoders, classifiers."""
+"""Bugs in other styles: torch's modules, lessons' code, encoder-decoders, classifiers."""
 
 import math
 from collections.abc import Callable
@@ -272,7 +272,7 @@ class StaticCache(nn.Module):
         self.bug, self.qkv, self.o = bug, nn.Linear(D, 3 * D), nn.Linear(D, D)
 
     def forward(self, x: Tensor, cache: Any = None) -> Any:
-        b, t, _ = x.shape
+        t = x.shape[1]
         q, k, v = (y.unflatten(-1, (H, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         start = 0
         if cache is not None:

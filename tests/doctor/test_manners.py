@@ -85,8 +85,8 @@ def test_functions_and_bound_methods() -> None:
 
 
 def test_without_claims_it_says_what_is_missing() -> None:
-    text = str(diagnose(Separate(), torch.randn(2, 6, 16)))
-    for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=…", "window=…"):
+    text = str(diagnose(Separate(causal=False), torch.randn(2, 6, 16)))
+    for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=… or", "window=…"):
         assert f"(claim {wanted}" in text
 
 

@@ -139,6 +139,9 @@ def mixing(subject: Subject) -> Results:
         tokens = {subject.length(n) for n in subject.attended}
         if any(a.weights.shape[-1] not in tokens and a.weights.shape[-1] > 1 for a in attentions):
             continue  # structure says over what it attends
+        if not attentions and not locate.softmaxes(subject):
+            yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
+            return
         yield finding(
             "error" if subject.is_self else "warning",
             "mixing",

@@ -31,6 +31,13 @@ def attentions(subject: Subject) -> list[Attention]:
     return trace_of(subject).attentions
 
 
+def softmaxes(subject: Subject) -> bool:
+    """Whether there is a softmax over as many as there are tokens."""
+    sizes = {subject.length(name) for name in subject.sources}
+    nodes = trace_of(subject).of("_softmax", "_safe_softmax")
+    return any(node.outputs[0].shape[int(node.args[1])] in sizes for node in nodes)
+
+
 def own(subject: Subject) -> list[Attention]:
     """Those in which the target's tokens attend to each other."""
     n = subject.n_tokens

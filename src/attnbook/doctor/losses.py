@@ -47,15 +47,15 @@ def shift(subject: Subject) -> Results:
         return
     inputs, ids = sequences(subject, 3)
     trace = subject.trace(inputs)
-    candidates = [ids, *(inputs[name] for name in subject.sources[1:])]
-    tried = [x for x in (_compared(trace, one) for one in candidates) if x is not None]
-    seen = max(tried, key=lambda one: max(one.values()), default=None)
-    if seen is None:
+    candidates = {subject.sources[0]: ids, **{n: inputs[n] for n in subject.sources[1:]}}
+    tried = {n: _compared(trace, one) for n, one in candidates.items()}
+    seen = {n: max(x, key=lambda o: x[o]) for n, x in tried.items() if x and max(x.values()) > 0.99}
+    if not seen:
         yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
         return
-    matches = {o: seen.get(o, 0.0) for o in (1, 0, 2, -1)}
-    best = max(matches, key=lambda o: matches[o])
-    if best == 1 or matches[best] < 0.99:
+    name, offset = next(iter(seen.items()))
+    best = offset + _delay(subject, inputs, name, trace)
+    if best not in (-1, 0, 2):
         return
     causes = {0: "loss without shift", 2: "loss shifted twice", -1: "loss shifted backwards"}
     what = {0: "the token itself", 2: "the token after the next", -1: "the token before"}
@@ -69,13 +69,33 @@ def shift(subject: Subject) -> Results:
     )
 
 
+def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
+    """After how many tokens an id shows in the logits: one, if the model shifts its input."""
+    token = 2 if subject.length(name) > 3 else 0
+    other = subject.trace(subject.replaced(inputs, name, 0, token))
+    node = _head(trace)
+    if node is None or len(other.nodes) != len(trace.nodes):
+        return 0
+    one, two = (x.nodes[node.index].outputs[0] for x in (trace, other))
+    rows = (one != two).reshape(-1, one.shape[-1]).any(-1)
+    length = len(rows) // subject.n_sequences
+    found = torch.nonzero(rows[:length]).flatten().tolist()
+    return 1 if found and found[0] == token + 1 else 0
+
+
+def _head(trace: Trace) -> Node | None:
+    """The product that gives the logits of a cross-entropy."""
+    through = (*MOVES, "_log_softmax", "mul", "div", "add", "tanh")
+    heads = (back(node.inputs[0][0], through, PRODUCTS) for node in trace.of(*LOSSES))
+    return next((node for node in heads if node is not None), None)
+
+
 def _compared(trace: Trace, ids: Tensor) -> dict[int, float] | None:
     """For each offset, the share of positions t whose target is the id at t + offset."""
     for node in trace.of(*LOSSES):
         targets = node.args[1].flatten()
-        soft = node.inputs[0][0]
-        logits = back(soft, (*MOVES, "_log_softmax", "mul", "div", "add", "tanh"), PRODUCTS)
-        if logits is None or soft is None:
+        logits = _head(trace)
+        if logits is None:
             continue
         places = _places(trace, node, logits, ids)
         if places is None or len(places) != len(targets):
@@ -159,7 +179,8 @@ def reshaped(subject: Subject) -> Results:
         known = {tuple(r.tolist()) for r in head.outputs[0].reshape(-1, width)}
         values = set(head.outputs[0].flatten().tolist())
         moved = all(v in values for v in rows[0].tolist())
-        if moved and not any(tuple(r.tolist()) in known for r in rows[1:-1]):
+        inner = rows[1:-1]  # of the first and last, a part may be right
+        if moved and len(inner) and not any(tuple(r.tolist()) in known for r in inner):
             yield finding(
                 "error",
                 "loss",

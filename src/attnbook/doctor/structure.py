@@ -423,6 +423,16 @@ def projections(subject: Subject) -> Results:
             if one is None or other is None or {left, right} <= set(subject.claims.shared):
                 continue
             if _same_weights(one, other) and _proportional(lefts[left], lefts[right]):
+                if _weight(one) != _weight(other):  # as after copy.deepcopy
+                    yield finding(
+                        "warning",
+                        "projections",
+                        "projections start alike",
+                        "compared queries, keys and values" + _where(a),
+                        f"{left} and {right} are equal, by two equal matrices",
+                        "matrices drawn one by one",
+                    )
+                    return
                 # Reformer shares them, and has no third one left over.
                 left_over = subject.claims.n_heads or any(gradients(subject))
                 yield finding(
@@ -450,6 +460,14 @@ def _projected(node: Node | None) -> Node | None:
     return None
 
 
+def _weight(product: Node) -> int:
+    """Where the matrix of a product is in memory, before it was moved or copied."""
+    node, tensor = product.inputs[-1]
+    while node is not None and node.inputs:
+        node, tensor = node.inputs[0]
+    return tensor.data_ptr()
+
+
 def _same_weights(one: Node, other: Node) -> bool:
     a, b = one.outputs[0], other.outputs[0]
     return one is other or (a.shape == b.shape and torch.equal(a, b))
@@ -475,7 +493,8 @@ def _heads_share(subject: Subject) -> Results:
             continue
         rows, inner = made.args[-2].shape[-2:]
         width = a.query.shape[-1]
-        if inner == width and rows == subject.n_sequences * n_heads * a.query.shape[-2]:
+        n = subject.n_tokens
+        if inner == width and rows == subject.n_sequences * n_heads * n and n == a.query.shape[-2]:
             yield finding(
                 "error",
                 "projections",

@@ -22,6 +22,7 @@ Inputs = dict[str, Any]
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
 NOT_IDS = ("type", "segment", "position", "length", "mask", "step")
+LABELS = ("labels", "label", "targets", "target", "y")
 DIFFERENT = 1e-5
 """A relative change of the output that is not rounding."""
 
@@ -70,7 +71,7 @@ class Subject:
         """The output of a call without gradients, always with the same random numbers."""
         seed_all(seed)
         with torch.no_grad():
-            return output_of(self.call(inputs)).detach()
+            return output_of(self.call(inputs), has_labels=self.has_labels).detach()
 
     def trace(self, inputs: Inputs | None = None) -> Trace:
         """All tensor operations of a call."""
@@ -78,7 +79,8 @@ class Subject:
         seed_all(0)
         trace = Trace([given[name] for name in self.sources])
         with torch.no_grad(), plain_kernels(), trace:
-            trace.output = output_of(self._called(given)).detach()
+            result = self._called(given)
+        trace.output = output_of(result, has_labels=self.has_labels).detach()
         return trace
 
     @contextmanager
@@ -114,6 +116,11 @@ class Subject:
             "loss": "ids → a loss",
         }
         return kinds[self.kind]
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the call is given what is to be predicted."""
+        return any(name in LABELS for name in self.inputs)
 
     @property
     def target(self) -> str:
@@ -246,12 +253,13 @@ def changed(one: Tensor, other: Tensor) -> Tensor:
     return difference.flatten(2).amax(-1) / size if one.dim() > 2 else difference / size
 
 
-def output_of(result: Any) -> Tensor:
-    """The output proper of what a module returns: a loss, or else the first tensor of floats."""
+def output_of(result: Any, *, has_labels: bool = False) -> Tensor:
+    """The first tensor of floats that a module returns; given labels, the loss if there is one."""
     floats = [x for x in tensors_in(result) if x.is_floating_point()]
     if not floats:
         raise TypeError(f"the call returned no tensor of floats: {type(result).__name__}")
-    return floats[0]
+    losses = [x for x in floats if x.dim() == 0]
+    return losses[0] if has_labels and losses else floats[0]
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -323,6 +331,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
     held = [name for name, value in inputs.items() if name not in masks]
     floats = [n for n in held if _is_floats(inputs[n])]
     ids = [n for n in held if _is_ids(n, inputs[n])]
+    ids = [n for n in ids if n not in LABELS or inputs[n].dim() > 1]  # classes are not varied
     subject.sources = floats or ids
     if not subject.sources:
         raise CallFailed(f"called it with ({call})", "there are neither vectors nor ids to vary")
@@ -433,7 +442,7 @@ def _doubled(subject: Subject) -> Subject:
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
             inputs[name] = torch.cat([value, value], axis)
-    inputs.update({name: inputs[subject.same[0]] for name in subject.same})
+    inputs.update(dict.fromkeys(subject.same, inputs[subject.same[0]] if subject.same else None))
     two = replace(subject, inputs=inputs)
     try:
         with subject.mode(training=False):
