@@ -101,6 +101,7 @@ class TorchBlock(nn.Module):
         mask = ~late if bug == "torch polarity" else late
         mask = None if bug == "hint only" else mask
         y = self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
+        x = 0 if bug == "overwritten stream" else x
         x = x + (y.reshape(b, t, D) if bug == "viewed" else y)
         h = self.n2(x.mT).mT if bug == "batch norm" else self.n2(x)
         y = self.mlp(h)

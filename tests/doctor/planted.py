@@ -542,6 +542,21 @@ def _models() -> Iterator[Planted]:
 
 
 def _losses() -> Iterator[Planted]:
+    for bug, causes in {
+        "loss: no mask": ("no causal mask",),
+        "loss: off by one": ("causal mask off by one",),
+    }.items():
+        for style in ("fused", "separate"):
+            yield Planted(
+                "loss",
+                bug,
+                style,
+                lambda b, s=style: Loss(style=s, attention_bug=b),
+                ids,
+                {"causal": True},
+                causes,
+            )
+
     def pairs() -> tuple[Any, ...]:
         longer = torch.randint(1, 23, (B, T + 1))
         return longer[:, :-1], longer[:, 1:]
@@ -770,6 +785,15 @@ def _others() -> Iterator[Planted]:
             ("padding is attended to",),
         ),
         (
+            "models",
+            "overwritten stream",
+            "torch",
+            model,
+            ids,
+            {**causal, "residual": True},
+            ("no way around the attention",),
+        ),
+        (
             "loss",
             "divided by all",
             "gather",
@@ -821,7 +845,7 @@ def instance(case: Planted, *, planted: bool, seed: int) -> tuple[nn.Module, tup
     """A module, with the bug or without, and an example."""
     torch.manual_seed(seed)
     bug = case.kind.removeprefix("decoder: ") if planted else ""
-    for prefix in ("rotary ", "alibi ", "sinusoids "):
+    for prefix in ("loss: ", "rotary ", "alibi ", "sinusoids "):
         bug = bug.removeprefix(prefix)
     return case.make(bug), case.example()
 

@@ -655,9 +655,18 @@ class Decoder(nn.Module):
 class Loss(nn.Module):
     """A step of training: ids, or ids and targets, → loss."""
 
-    def __init__(self, bug="", *, way="ids", padding_id=None, style="fused", loss="cross_entropy"):
+    def __init__(
+        self,
+        bug="",
+        *,
+        way="ids",
+        padding_id=None,
+        style="fused",
+        loss="cross_entropy",
+        attention_bug="",
+    ):
         super().__init__()
-        self.model = Decoder(style=style)
+        self.model = Decoder(style=style, attention_bug=attention_bug)
         self.bug, self.way, self.padding_id, self.loss = bug, way, padding_id, loss
 
     def forward(self, ids, targets=None):

@@ -40,7 +40,7 @@ class Check:
 
 CHECKS: dict[str, Check] = {
     # With the weights as they are:
-    "first loss": Check(losses.first_loss, LOSS),
+    "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
     "tying": Check(structure.tying),
     # Then in the order of what they find:
     "finite": Check(invariants.finite),
@@ -65,16 +65,19 @@ CHECKS: dict[str, Check] = {
     "order": Check(invariants.order, ROWS),
     "positions": Check(structure.positions, ROWS),
     "window": Check(structure.window, needs="window"),
+    "residual": Check(structure.residual, ROWS),
     "norms": Check(structure.norms),
     "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(invariants.train_and_eval),
     "dropout": Check(invariants.dropout),
     "gradients": Check(invariants.gradients),
     "half precision": Check(invariants.half_precision, MODELS),
+    "masks in the loss": Check(losses.future, LOSS, "causal"),
     "shift": Check(losses.shift, LOSS),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),
     "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
+    "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
 AS_THEY_ARE = ("first loss", "tying")
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab", type=int, default=50, help="number of different ids")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("claims", nargs="*", help="name=value")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     torch.manual_seed(given.seed)
     module = load(given.what)
     example = [torch.randn(shape(x)) for x in given.vectors]

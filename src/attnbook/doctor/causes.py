@@ -15,9 +15,10 @@ class Cause:
 
 LEAKS = (
     *("future", "batch", "padding", "order", "prefix", "cache", "mixing", "train = eval"),
-    *("order of sequences", "empty rows", "half precision"),
+    *("order of sequences", "empty rows", "half precision", "training"),
 )
 ALL = ("*",)
+AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
 
 CAUSES: dict[str, Cause] = {
     "the example can't be called": Cause("diagnose(module, *arguments of one plain call)"),
@@ -25,11 +26,11 @@ CAUSES: dict[str, Cause] = {
     "no causal mask": Cause(
         "logits = logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with "
         "causal = torch.ones(T, T, dtype=torch.bool).tril()",
-        ("prefix", "cache"),
+        ("prefix", "cache", "training"),
     ),
     "causal mask off by one": Cause(
         "torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids",
-        ("prefix", "cache"),
+        ("prefix", "cache", "training"),
     ),
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
@@ -38,22 +39,22 @@ CAUSES: dict[str, Cause] = {
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
-        ("future", "prefix", "cache", "padding"),
+        ("future", "prefix", "cache", "padding", "training"),
     ),
     "mask added as a number": Cause(
         "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
-        ("future", "prefix", "cache", "padding"),
+        ("future", "prefix", "cache", "padding", "training"),
     ),
     "mask after the softmax": Cause(
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
         LEAKS,
     ),
     "mask not on every layer": Cause(
-        "pass the mask to the attention of every layer", ("prefix", "cache", "padding")
+        "pass the mask to the attention of every layer", ("prefix", "cache", "padding", "training")
     ),
     "mask of another shape": Cause(
         "print the mask as it meets the logits, (batch, heads, queries, keys)",
-        ("future", "prefix", "cache"),
+        ("future", "prefix", "cache", "training"),
     ),
     "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
     "mask on the queries": Cause(
@@ -122,6 +123,7 @@ CAUSES: dict[str, Cause] = {
         "queries come from x, keys and values from the memory", ("gradients", "padding", "order")
     ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
+    "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
     "norm that does not normalise": Cause(
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
         "variance"
@@ -210,16 +212,36 @@ CAUSES: dict[str, Cause] = {
     ),
     # loss
     "loss without shift": Cause(
-        "F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"
+        "F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())",
+        AT_THE_LOSS,
     ),
-    "loss shifted twice": Cause("shift in the data or in the loss, not in both"),
-    "loss shifted backwards": Cause("logits[:, :-1] predict ids[:, 1:]", ("padding in the loss",)),
+    "loss shifted twice": Cause(
+        "shift in the data or in the loss, not in both",
+        AT_THE_LOSS,
+    ),
+    "loss shifted backwards": Cause("logits[:, :-1] predict ids[:, 1:]", AT_THE_LOSS),
+    "targets are copied": Cause(
+        "position t may see ids[: t + 1] and predicts ids[t + 1]: check the shift and the mask",
+        ("future",),
+    ),
+    "a batch is not learned": Cause(
+        "look at the gradients, the learning rate (1e-2 here), and what the loss compares"
+    ),
     "logits reshaped across tokens": Cause(
-        "logits.transpose(1, 2), or logits.flatten(0, 1)", ("padding in the loss",)
+        "logits.transpose(1, 2), or logits.flatten(0, 1)", AT_THE_LOSS
     ),
-    "cross-entropy of probabilities": Cause("F.cross_entropy takes logits: no softmax before it"),
-    "nll_loss of logits": Cause("F.cross_entropy(logits, targets), or log_softmax before nll_loss"),
-    "padding counts in the loss": Cause("F.cross_entropy(..., ignore_index=padding_id)"),
+    "cross-entropy of probabilities": Cause(
+        "F.cross_entropy takes logits: no softmax before it",
+        AT_THE_LOSS,
+    ),
+    "nll_loss of logits": Cause(
+        "F.cross_entropy(logits, targets), or log_softmax before nll_loss",
+        AT_THE_LOSS,
+    ),
+    "padding counts in the loss": Cause(
+        "F.cross_entropy(..., ignore_index=padding_id)",
+        AT_THE_LOSS,
+    ),
     "first loss is not ln V": Cause(
         "draw the output layer small (0.02), scale a tied embedding by d_model**-0.5"
     ),

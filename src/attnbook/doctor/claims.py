@@ -45,6 +45,7 @@ class Claims:
             if not given.
         batch_first: the batch is the first axis (``True``) or the second.
         shared: projections that are meant to be one, as ``("query", "key")``.
+        residual: what the attentions give is added to a stream.
         half: it is meant to run in float16 and bfloat16.
         keywords: further arguments of the call, by name.
     """
@@ -63,6 +64,7 @@ class Claims:
     vocab_size: int | None = None
     batch_first: bool | None = None
     shared: tuple[str, ...] = ()
+    residual: bool = False
     half: bool = False
     keywords: Mapping[str, Any] | None = None
 

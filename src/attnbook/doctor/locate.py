@@ -41,7 +41,9 @@ def softmaxes(subject: Subject) -> bool:
 def own(subject: Subject) -> list[Attention]:
     """Those in which the target's tokens attend to each other."""
     n = subject.n_tokens
-    found = [a for a in attentions(subject) if a.weights.shape[-2:] == (n, n)]
+    # A loss may leave out the last token.
+    sizes = [(n, n), (n - 1, n - 1)] if subject.kind == "loss" else [(n, n)]
+    found = [a for a in attentions(subject) if a.weights.shape[-2:] in sizes]
     if subject.kind == "encoder-decoder":  # the encoder may have as many tokens
         last = found[len(found) // 3 :] if subject.length(subject.sources[0]) == n else found
         return [a for a in last if not bool((support(a).triu(1)).any())] or last
@@ -150,8 +152,8 @@ def future_leak(subject: Subject, inputs: Inputs, token: int) -> tuple[str, str]
     """Why a token depends on a later one, and where."""
     leaky = [a for a in own(subject) if support(a).triu(1).any()]
     if leaky:
-        cause = _open_mask(subject, leaky)
-        return cause, _in(leaky[0].softmax_node)
+        cause = open_mask(subject, leaky)
+        return cause, in_module(leaky[0].softmax_node)
     one, other = _traces(subject, inputs, subject.target, token)
     allowed = set(range(token, subject.n_tokens))
     node = first_spread(one, other, subject.n_tokens, allowed, square=True)
@@ -165,7 +167,7 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
     for a in one.attentions:
         if a.weights.shape[-1] == n and subject.length(name) != n and _mixes_batch(a, one, other):
             only = influence_is_only_batch(subject, inputs, name)
-            return "batch and tokens exchanged" if only else "attention over the batch", _in(
+            return "batch and tokens exchanged" if only else "attention over the batch", in_module(
                 a.softmax_node
             )
     node = first_spread(one, other, n, {0}, square=n not in (1, subject.n_tokens))
@@ -217,7 +219,8 @@ def _then_norm(node: Node) -> bool:
     return any(user.name in ("sub", "rsqrt", "sqrt") for one in after for user in one.users)
 
 
-def _open_mask(subject: Subject, leaky: list[Attention]) -> str:
+def open_mask(subject: Subject, leaky: list[Attention]) -> str:
+    """What is wrong with masks that let a token attend to later ones."""
     attention = leaky[0]
     open_ = support(attention)
     everywhere = own(subject)
@@ -306,7 +309,7 @@ def padding_leak(
         wanted = allowed[:, None].expand_as(columns)
         if not (columns & ~wanted).any():
             continue
-        where = _in(a.softmax_node)
+        where = in_module(a.softmax_node)
         if not columns[~wanted.any(-1)].any() and (~wanted).any() and not (columns & wanted).any():
             return "mask of wrong polarity", where
         one = columns[0]
@@ -462,11 +465,12 @@ def constant(subject: Subject) -> Inputs:
     return {**inputs, **changed}
 
 
-def _in(node: Node) -> str:
+def in_module(node: Node) -> str:
+    """The module that an operation is in, for a sentence."""
     return f", in {node.module}" if node.module else ""
 
 
 def _at(node: Node | None) -> str:
     if node is None:
         return ""
-    return f"; it spreads at {node.name.strip('_')}{_in(node).replace(',', '')}"
+    return f"; it spreads at {node.name.strip('_')}{in_module(node).replace(',', '')}"

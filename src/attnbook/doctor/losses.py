@@ -1,18 +1,22 @@
 """What a loss compares with what."""
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import Inputs, Subject
+from attnbook.doctor.subject import Inputs, Subject, output_of
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, Trace, back
 
 Results = Iterator[Finding | NotJudged]
+STEPS, SECONDS = 60, 4.0
 LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
 
 
@@ -67,6 +71,20 @@ def shift(subject: Subject) -> Results:
         f"each position's logits are compared with {what[best]}",
         "the next token",
     )
+
+
+def future(subject: Subject) -> Results:
+    """The masks of a causal model are causal (an encoder's beside them are not)."""
+    found = locate.own(subject) if subject.claims.causal else []
+    if found and all(locate.support(a).triu(1).any() for a in found):
+        yield finding(
+            "error",
+            "future",
+            locate.open_mask(subject, found),
+            "observed the weights" + locate.in_module(found[0].softmax_node),
+            "tokens attend to later ones",
+            "to themselves and to earlier ones",
+        )
 
 
 def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
@@ -238,13 +256,21 @@ def _padded_as_sliced(subject: Subject, inputs: Inputs, padded: Inputs) -> Resul
 
 def first_loss(subject: Subject) -> Results:
     """Before any training the loss is about ln V."""
-    inputs, _ = sequences(subject, 4)
-    trace = subject.trace(inputs)
-    nodes = trace.of("_log_softmax")
-    if not nodes:
-        return
-    width = nodes[-1].args[0].shape[int(nodes[-1].args[1])]
-    loss, expected = float(subject.run(inputs)), math.log(width)
+    if subject.kind == "loss":
+        inputs, _ = sequences(subject, 4)
+        nodes = subject.trace(inputs).of("_log_softmax")
+        if not nodes:
+            return
+        width = nodes[-1].args[0].shape[int(nodes[-1].args[1])]
+        loss = float(subject.run(inputs))
+    else:
+        logits = subject.by_token(subject.run(subject.fresh(4))).flatten(0, -2).float()
+        width = logits.shape[-1]
+        if width != subject.vocab_size or not subject.is_ids(subject.target):
+            return
+        targets = torch.randint(width, (len(logits),), generator=torch.Generator().manual_seed(0))
+        loss = float(F.cross_entropy(logits, targets))
+    expected = math.log(width)
     if not loss < 2 * expected + 1 or loss < 0.5 * expected:
         yield finding(
             "warning",
@@ -253,4 +279,58 @@ def first_loss(subject: Subject) -> Results:
             "called it with random ids and targets",
             f"the loss is {loss:.2f}",
             f"about ln {width} = {expected:.2f}, if it is not trained yet",
+        )
+
+
+def training(subject: Subject) -> Results:
+    """Random targets can't be learned, unless they are copied; one batch can."""
+    if not subject.parameters or not subject.is_ids(subject.sources[0]):
+        return
+    causal = subject.claims.causal or (
+        subject.claims.causal is None and locate.inside(subject) == "causal"
+    )
+    width = subject.vocab_size
+    before = {p: p.detach().clone() for p in subject.parameters.values()}
+
+    def trained(seeds: Iterable[int]) -> list[float] | None:
+        with torch.no_grad():
+            for parameter, values in before.items():
+                parameter.copy_(values)
+        torch.manual_seed(0)
+        optimizer = torch.optim.Adam([p for p in before if p.requires_grad], lr=1e-2)
+        losses, end = [], time.perf_counter() + SECONDS
+        for seed in seeds:
+            inputs, _ = sequences(subject, seed)
+            loss = output_of(subject.call(inputs), has_labels=subject.has_labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            if time.perf_counter() > end:
+                return None
+        return losses
+
+    with torch.enable_grad(), subject.mode(training=True), no_dropout():
+        fresh = trained(range(100, 100 + STEPS)) if causal else []
+        same = trained([7] * STEPS)
+    if fresh is None or same is None:
+        yield NotJudged("training", f"{STEPS} steps take more than {SECONDS} seconds")
+        return
+    if fresh and sum(fresh[-10:]) / 10 < 0.6 * math.log(width):
+        yield finding(
+            "error",
+            "training",
+            "targets are copied",
+            f"trained it for {STEPS} steps on random ids, other ones in each step",
+            f"the loss fell to {sum(fresh[-10:]) / 10:.2f}",
+            f"it can't fall below ln {width} = {math.log(width):.2f}",
+        )
+    elif same[-1] > 0.7 * same[0]:
+        yield finding(
+            "warning",
+            "training",
+            "a batch is not learned",
+            f"trained it for {STEPS} steps on the same ids",
+            f"the loss went from {same[0]:.2f} to {same[-1]:.2f}",
+            "it falls towards 0",
         )

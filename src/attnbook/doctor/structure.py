@@ -706,6 +706,29 @@ def memory(subject: Subject) -> Results:
             return
 
 
+def residual(subject: Subject) -> Results:
+    """There is a way around the attention: what it gives is added."""
+    found = locate.attentions(subject)
+    layers = {a.softmax_node.module for a in found}
+    if len(layers) < 2 and not subject.claims.residual:
+        return
+    silenced = {a.context_node.index for a in found}
+    inputs = subject.fresh(0)
+    other = subject.replaced(inputs, subject.target, 0, 0)
+    one, two = (subject.trace(x, silenced).output for x in (inputs, other))
+    assert one is not None
+    assert two is not None
+    if found and torch.equal(one, two):
+        yield finding(
+            "error" if subject.claims.residual else "warning",
+            "residual",
+            "no way around the attention",
+            "set what the attentions give to zero, and changed a token",
+            "its output did not change",
+            "x + attention(x): it changes",
+        )
+
+
 def norms(subject: Subject) -> Results:
     """What a norm gives does not depend on the length of what it is given."""
     for name, module, args, kwargs in locate.norm_calls(subject):

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -73,11 +73,11 @@ class Subject:
         with torch.no_grad():
             return output_of(self.call(inputs), has_labels=self.has_labels).detach()
 
-    def trace(self, inputs: Inputs | None = None) -> Trace:
-        """All tensor operations of a call."""
+    def trace(self, inputs: Inputs | None = None, silenced: Collection[int] = ()) -> Trace:
+        """All tensor operations of a call, some of them replaced by zeros."""
         given = copied(self.inputs if inputs is None else inputs)
         seed_all(0)
-        trace = Trace([given[name] for name in self.sources])
+        trace = Trace([given[name] for name in self.sources], silenced)
         with torch.no_grad(), plain_kernels(), trace:
             result = self._called(given)
         trace.output = output_of(result, has_labels=self.has_labels).detach()

@@ -5,7 +5,7 @@ so that one kind of observation serves every style of code.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,12 +102,14 @@ class Trace(TorchDispatchMode):
 
     Args:
         sources: the tensors that the call is about.
+        silenced: what these operations give is replaced by zeros.
     """
 
-    def __init__(self, sources: list[Tensor]) -> None:
+    def __init__(self, sources: list[Tensor], silenced: Collection[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
         self.output: Tensor | None = None
+        self._silenced = silenced
         self._producer: dict[int, Node] = {}
         self._sources = {id(x) for x in sources}
         self._held: list[Any] = list(sources)  # no id is used twice
@@ -147,6 +149,9 @@ class Trace(TorchDispatchMode):
         kept = tuple(self._kept(x, name) for x in args)
         result = func(*args, **kwargs)
         outputs = list(_tensors((result,)))
+        if len(self.nodes) in self._silenced:
+            for x in outputs:
+                x.zero_()
         running = self._running[-1][1] if self._running else ""
         node = Node(
             len(self.nodes),
