@@ -487,7 +487,7 @@ def _models() -> Iterator[Planted]:
         "norm over tokens": ("norm over the tokens",),
         "looking convolution": ("convolution into the future",),
         "pooled": ("tokens mixed elsewhere",),
-        "first layer unmasked": ("mask not on every layer",),
+        "first layer unmasked": ("mask not everywhere",),
         "shifted input": ("tokens mixed elsewhere",),
         "layer skipped": ("parameter not used",),
         "norm not used": ("parameter not used",),

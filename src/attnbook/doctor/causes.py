@@ -49,8 +49,9 @@ CAUSES: dict[str, Cause] = {
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
         LEAKS,
     ),
-    "mask not on every layer": Cause(
-        "pass the mask to the attention of every layer", ("prefix", "cache", "padding", "training")
+    "mask not everywhere": Cause(
+        "give the mask to every layer, head and sequence",
+        ("prefix", "cache", "padding", "training"),
     ),
     "mask of another shape": Cause(
         "print the mask as it meets the logits, (batch, heads, queries, keys)",
@@ -204,7 +205,7 @@ CAUSES: dict[str, Cause] = {
     "not tied": Cause("self.output.weight = self.embedding.weight"),
     # numbers
     "NaN or infinity": Cause(
-        "softmax of logits minus their largest; -torch.inf only in rows with an open key"
+        "softmax of logits minus their largest; -torch.inf only in rows with an open key", ALL
     ),
     "overflow": Cause("logits - logits.amax(-1, keepdim=True) before exp, or torch.softmax"),
     "not in half precision": Cause(

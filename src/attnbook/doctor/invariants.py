@@ -32,17 +32,16 @@ AT_MOST = 8
 """Tokens of a sequence that are changed, one after the other."""
 
 
-def influence(subject: Subject, inputs: Inputs, name: str) -> Tensor:
-    """How far each token of a source reaches: (tokens in, batch out, tokens out).
+def influence(subject: Subject, inputs: Inputs, name: str, sequence: int = 0) -> Tensor:
+    """How far each token of a sequence reaches: (tokens in, batch out, tokens out).
 
-    The token in is of the first sequence. Of long sequences, only some tokens are changed; the
-    rows of the others are NaN.
+    Of long sequences, only some tokens are changed; the rows of the others are NaN.
     """
     base = subject.by_token(subject.run(inputs))
     length = subject.length(name)
     rows = torch.full((length, *base.shape[:2]), torch.nan)
     for token in some(length):
-        other = subject.replaced(inputs, name, 0, token)
+        other = subject.replaced(inputs, name, sequence, token)
         rows[token] = changed(base, subject.by_token(subject.run(other)))
     return rows
 
@@ -189,17 +188,17 @@ def future(subject: Subject) -> Results:
         yield NotJudged("future", "whether it is causal", "causal=True")
         return
     for seed in SEEDS:
-        inputs = subject.fresh(seed)
-        reach = influence(subject, inputs, subject.target)
+        inputs, sequence = subject.fresh(seed), seed % subject.n_sequences
+        reach = influence(subject, inputs, subject.target, sequence)
         if reach.shape[0] != reach.shape[2]:
             yield NotJudged("future", "the output has other tokens than the input")
             return
-        reach = reach.nan_to_num(0)[:, 0]  # (token in, token out)
+        reach = reach.nan_to_num(0)[:, sequence]  # (token in, token out)
         early = reach.tril(-1)  # out before in
         if early.max() <= DIFFERENT:
             continue
         token, earlier = divmod(int(early.argmax()), early.shape[1])
-        cause, where = locate.future_leak(subject, inputs, token)
+        cause, where = locate.future_leak(subject, inputs, sequence, token)
         n = int((early > DIFFERENT).sum())
         claim = "" if subject.claims.causal else " (all its masks are causal)"
         yield finding(

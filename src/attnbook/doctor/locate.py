@@ -143,18 +143,20 @@ def first_spread(
     return None
 
 
-def _traces(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple[Trace, Trace]:
-    other = subject.replaced(inputs, name, 0, token)
+def _traces(
+    subject: Subject, inputs: Inputs, name: str, token: int, sequence: int = 0
+) -> tuple[Trace, Trace]:
+    other = subject.replaced(inputs, name, sequence, token)
     return subject.trace(inputs), subject.trace(other)
 
 
-def future_leak(subject: Subject, inputs: Inputs, token: int) -> tuple[str, str]:
+def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> tuple[str, str]:
     """Why a token depends on a later one, and where."""
     leaky = [a for a in own(subject) if support(a).triu(1).any()]
     if leaky:
         cause = open_mask(subject, leaky)
         return cause, in_module(leaky[0].softmax_node)
-    one, other = _traces(subject, inputs, subject.target, token)
+    one, other = _traces(subject, inputs, subject.target, token, sequence)
     allowed = set(range(token, subject.n_tokens))
     node = first_spread(one, other, subject.n_tokens, allowed, square=True)
     return _cause_of(node, one, "tokens mixed elsewhere"), _at(node)
@@ -229,8 +231,9 @@ def open_mask(subject: Subject, leaky: list[Attention]) -> str:
         return "causal mask off by one"
     if kind in ("later", "strictly later"):
         return "mask of wrong polarity"
-    if len(leaky) < len(everywhere) and kind == "all":
-        return "mask not on every layer"
+    partly = any(not one.triu(1).any() for one in attention.weights != 0)
+    if kind == "all" and (partly or len(leaky) < len(everywhere)):
+        return "mask not everywhere"
     if kind == "all":
         return weak_mask(subject, attention) or "no causal mask"
     return "mask of another shape"
