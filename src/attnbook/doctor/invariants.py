@@ -6,6 +6,7 @@ Each check takes a :class:`Subject` and yields findings, or what it could not ju
 import copy
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.claims import Mask
 from attnbook.doctor.masking import block, mask_inputs
 from attnbook.doctor.modes import no_dropout, random_operations
 from attnbook.doctor.report import Finding, NotJudged
@@ -28,6 +30,7 @@ from attnbook.doctor.subject import (
 
 Results = Iterator[Finding | NotJudged]
 SEEDS = (0, 1)
+MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
 AT_MOST = 8
 """Tokens of a sequence that are changed, one after the other."""
 
@@ -246,14 +249,42 @@ def prefix(subject: Subject) -> Results:
 
 def padding(subject: Subject) -> Results:
     """Padding and masked tokens change nothing, and the rest does."""
-    if subject.claims.mask is None and subject.claims.padding_id is None:
-        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
-        return
-    name = subject.attended[0]
-    length = subject.length(name)
+    length = subject.length(subject.attended[0])
     if length < 4:
         yield NotJudged("padding", "the example is shorter than four tokens")
+    elif subject.claims.mask is not None or subject.claims.padding_id is not None:
+        yield from _padding(subject)
+    else:
+        yield from _guessed(subject)
+
+
+def _guessed(subject: Subject) -> Results:
+    """A mask of a usual name closes under one of the meanings that a mask has."""
+    name = next((n for n in subject.optional if n in MASKS), None)
+    found: list[list[Finding]] = []
+    meanings = (("attend", "bool"), ("blocked", "bool"), ("add", "float"))
+    for (true, dtype), shape in itertools.product(meanings, ("bk", "b1k", "b11k", "bqk")):
+        if name is None:
+            break
+        claims = replace(subject.claims, mask=Mask(name, shape, true, dtype))  # type: ignore[arg-type]
+        try:
+            judged = list(_padding(replace(subject, claims=claims, traces={})))
+        except Exception:  # it takes another kind
+            continue
+        found.append([x for x in judged if isinstance(x, Finding)])
+    if not found or not all(found):
+        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
         return
+    # Of the meanings, the one that fails by no mistake of ours.
+    one = next(
+        (x for one in found for x in one if x.cause != "mask of wrong polarity"), found[0][0]
+    )
+    yield replace(one, done=f"{one.done}, with {name} as a boolean, inverted, and added")
+
+
+def _padding(subject: Subject) -> Results:
+    name = subject.attended[0]
+    length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
     for sequence in range(subject.n_sequences):
         allowed[sequence, length - 1 - sequence % 2 :] = False  # the last one, the last two

@@ -76,7 +76,7 @@ def shift(subject: Subject) -> Results:
 def future(subject: Subject) -> Results:
     """The masks of a causal model are causal (an encoder's beside them are not)."""
     found = locate.own(subject)
-    if len(set(map(subject.length, subject.sources))) > 1:
+    if not subject.claims.causal or len(set(map(subject.length, subject.sources))) > 1:
         return  # two stacks, and which is which is not known
     if found and all(locate.support(a).triu(1).any() for a in found):
         yield finding(

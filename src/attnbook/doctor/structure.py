@@ -575,13 +575,12 @@ def positions(subject: Subject) -> Results:
     claimed = subject.claims.position
     if claimed is None and _named_rotary(subject):
         claimed = "rotary"
+    yield from sinusoids(subject)
     if claimed is None:
         yield NotJudged("positions", "what kind they are of", "position=…")
         return
     if claimed == "none" or not subject.is_self:
         return
-    if claimed == "sinusoidal":
-        yield from sinusoids(subject)
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)
     first = next((a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens), None)
@@ -815,26 +814,24 @@ def _same_numbers(one: Tensor, other: Tensor) -> bool:
 
 def sinusoids(subject: Subject) -> Results:
     """Sines and cosines come in pairs of one frequency."""
-    for module in subject.modules:
-        for name, table in (*module.named_buffers(), *module.named_parameters()):
-            values = table.detach().float().squeeze()
-            if values.dim() != 2 or min(values.shape) < 4 or values.abs().max() > 1.001:
-                continue
-            products = values[:32] @ values[:32].T
-            off = _not_toeplitz(products[None])
-            if off < 1e-3:
-                return
-            if "pos" in name.lower() or "table" in name.lower() or "pe" in name.lower():
-                yield finding(
-                    "error",
-                    "sinusoids",
-                    "other sinusoids",
-                    f"multiplied the rows of {name} with each other",
-                    f"products at the same distance differ by {off:.1%}",
-                    "products that depend on the distance alone",
-                )
-                return
-    yield NotJudged("sinusoids", "no table of them was found among buffers and parameters")
+    tables = [x for m in subject.modules for x in (*m.named_buffers(), *m.named_parameters())]
+    for name, table in tables:
+        values = table.detach().float().squeeze()
+        if values.dim() != 2 or min(values.shape) < 4 or values.abs().max() > 1.001:
+            continue
+        sines = torch.arange(len(values)).float().sin()[:, None]
+        if not ((values - sines).abs().amax(0) < 1e-3).any():
+            continue  # it is no such table
+        off = _not_toeplitz((values[:32] @ values[:32].T)[None])
+        if off > 1e-3:
+            yield finding(
+                "error",
+                "positions",
+                "other sinusoids",
+                f"multiplied the rows of {name} with each other",
+                f"products at the same distance differ by {off:.1%}",
+                "products that depend on the distance alone",
+            )
 
 
 def _where(a: Attention | None) -> str:

@@ -118,6 +118,11 @@ class Subject:
         return kinds[self.kind]
 
     @property
+    def optional(self) -> list[str]:
+        """Arguments that the example leaves out."""
+        return [name for name in _parameters(self.module) if name not in self.inputs]
+
+    @property
     def has_labels(self) -> bool:
         """Whether the call is given what is to be predicted."""
         return any(name in LABELS for name in self.inputs)
@@ -355,17 +360,19 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
 
 
 def _named(module: Callable[..., Any], example: tuple[Any, ...]) -> Inputs:
-    function = module.forward if isinstance(module, nn.Module) else module
-    try:
-        parameters = [
-            p.name
-            for p in inspect.signature(function).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):
-        parameters = []
+    parameters = _parameters(module)
     names = itertools.chain(parameters, (f"argument {i}" for i in itertools.count(len(parameters))))
     return dict(zip(names, example, strict=False))
+
+
+def _parameters(module: Callable[..., Any]) -> list[str]:
+    """Names of the arguments of a call."""
+    function = module.forward if isinstance(module, nn.Module) else module
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _shape(value: Any) -> str:
