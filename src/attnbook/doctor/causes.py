@@ -78,6 +78,7 @@ CAUSES: dict[str, Cause] = {
     "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
     "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)

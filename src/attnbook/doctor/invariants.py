@@ -63,12 +63,11 @@ def finite(subject: Subject) -> Results:
         output = subject.run(subject.fresh(0, scale))
         if not output.isfinite().all():
             bad = int((~output.isfinite()).sum())
-            masks = locate.supports(subject)
-            if any(locate.pattern(s) == "strictly later" for s in masks):
+            later = any(locate.pattern(s) == "strictly later" for s in locate.supports(subject))
+            if later or locate.all_closed(subject):
                 cause = "mask of wrong polarity"
-            by_hand = any(a.softmax_node.name == "exp" for a in locate.attentions(subject))
             yield finding(
-                "error" if scale == 1 or by_hand else "warning",
+                "error" if scale == 1 else "warning",
                 "finite",
                 cause,
                 f"called with normal vectors{' 40 times as long' if scale > 1 else ''}",
@@ -617,7 +616,7 @@ def gradients(subject: Subject) -> Results:
             f"{_listed(dead)} computed something and got no gradient",
             "a gradient, other than for key biases",
         )
-    inside = [n for n in unused if locate.parent_runs(n, running) or subject.kind == "attention"]
+    inside = [n for n in unused if locate.should_run(n, running)]
     if inside:
         yield finding(
             "error",

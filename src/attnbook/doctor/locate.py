@@ -1,5 +1,6 @@
 """Where something happens in a call: which weights are open, and where a change spreads."""
 
+import re
 from typing import Any
 
 import torch
@@ -14,6 +15,11 @@ BATCH_NORMS = (
     "native_batch_norm",
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_no_training",
+)
+USUAL = re.compile(
+    r"(^|[._])(w?_?[qkvo]|query|key|value|out|output|(c|q|k|v|o|out|output)_?proj|proj|to_[qkv]|"
+    r"to_out|fc_out|norm_?\d?|ln_?\d?)(\.|$)",
+    re.IGNORECASE,
 )
 ROUNDING = 1e-6
 
@@ -58,6 +64,11 @@ def support(attention: Attention) -> Tensor:
 def supports(subject: Subject) -> list[Tensor]:
     """Of the attentions of the target's tokens to each other."""
     return [support(a) for a in own(subject)]
+
+
+def all_closed(subject: Subject) -> bool:
+    """Whether an attention forbids everything, though no token is padding."""
+    return any(a.logits is not None and (a.logits < -1e3).all() for a in attentions(subject))
 
 
 def pattern(open_: Tensor) -> str:
@@ -338,7 +349,10 @@ def padding_leak(
         if patterns <= {tuple(row.tolist()) for row in allowed} and len(patterns) > 1:
             return "mask of another sequence", where
         return "padding is attended to", where
-    return ("padding is attended to" if trace.attentions else "tokens mixed elsewhere"), ""
+    token = n_keys - 1
+    before, after = _traces(subject, inputs, subject.attended[0], token)
+    node = first_spread(before, after, n_keys, {token}, square=True)
+    return _cause_of(node, before, "tokens mixed elsewhere"), _at(node)
 
 
 def dropouts(subject: Subject, inputs: Inputs) -> list[tuple[float, str]]:
@@ -422,20 +436,20 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
     return list(found.values())
 
 
-def parent_runs(name: str, running: set[str]) -> bool:
-    """Whether the module around the one that a parameter is in ran, and is not the whole.
+def should_run(name: str, running: set[str]) -> bool:
+    """Whether a parameter that is not used should be, since what is around it runs.
 
-    Of a list of modules, whether one of them ran.
+    Judged are the matrices and norms that every block has, by their usual names, and the members
+    of a list of which others run. What else is not used may be for another setting.
     """
     words = name.split(".")
     for depth in range(len(words) - 1, 0, -1):
-        parent = ".".join(words[:depth])
-        if parent in running:
-            return True
-        if words[depth - 1].isdigit():
-            around = ".".join(words[: depth - 1])
-            return any(n.startswith(around + ".") for n in running)
-    return False
+        around = ".".join(words[: depth - 1])
+        if words[depth - 1].isdigit() and ".".join(words[:depth]) not in running:
+            return any(n.startswith(f"{around}.") for n in running)
+        if ".".join(words[:depth]) in running:
+            break
+    return bool(USUAL.search(".".join(words[-2:])))
 
 
 def has_positions(subject: Subject) -> bool:

@@ -14,10 +14,13 @@ from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import (
     MOVES,
+    ON_LOGITS,
+    ON_WEIGHTS,
     PRODUCTS,
     Attention,
     Node,
     Trace,
+    back,
     between,
     factors_before,
     scalar,
@@ -28,6 +31,7 @@ Results = Iterator[Finding | NotJudged]
 
 def weights(subject: Subject) -> Results:
     """What multiplies the values sums to one over the keys."""
+    yield from softmax_once(subject)
     for a in locate.attentions(subject):
         sums = a.weights.sum(-1)
         real = a.weights.isfinite().all(-1)
@@ -43,6 +47,23 @@ def weights(subject: Subject) -> Results:
                 "observed what multiplies the values" + _where(a),
                 found,
                 "each query's weights sum to 1 over the keys",
+            )
+            return
+
+
+def softmax_once(subject: Subject) -> Results:
+    """No softmax is given what another one gave."""
+    for node in locate.trace_of(subject).of("_softmax", "_safe_softmax"):
+        first = back(node.inputs[0][0], (*MOVES, *ON_WEIGHTS), ("_softmax", "_safe_softmax"))
+        score = first and back(first.inputs[0][0], (*MOVES, *ON_LOGITS), PRODUCTS)
+        if score is not None and score.between:
+            yield finding(
+                "error",
+                "weights",
+                "softmax twice",
+                "observed what each softmax is given" + locate.in_module(node).replace(",", ""),
+                "weights, which another softmax gave",
+                "logits",
             )
             return
 
