@@ -278,7 +278,9 @@ def _guessed(subject: Subject) -> Results:
     one = next(
         (x for one in found for x in one if x.cause != "mask of wrong polarity"), found[0][0]
     )
-    yield replace(one, done=f"{one.done}, with {name} as a boolean, inverted, and added")
+    done = f"{one.done}, with {name} as a boolean, inverted, and added"
+    level: Any = "warning" if one.cause == "mask ignored" else "error"  # it may be for others' sake
+    yield replace(one, level=level, done=done)
 
 
 def _padding(subject: Subject) -> Results:
