@@ -1,0 +1,169 @@
+"""Is this attention right? Invariants tried, operations observed, one cause and one remedy named.
+
+>>> import torch
+>>> from attnbook import MultiHeadAttention
+>>> report = diagnose(MultiHeadAttention(16, 2), torch.randn(2, 6, 16), n_heads=2)
+>>> report.healthy
+True
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnbook.doctor import invariants, losses, structure
+from attnbook.doctor.causes import CAUSES, finding
+from attnbook.doctor.claims import Claims, Mask
+from attnbook.doctor.manners import restored
+from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
+from attnbook.doctor.subject import CallFailed, Kind, Subject, recognise
+
+__all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
+
+MODELS: tuple[Kind, ...] = ("attention", "tokens", "pooled", "encoder-decoder")
+ROWS: tuple[Kind, ...] = ("attention", "tokens", "encoder-decoder")
+LOSS: tuple[Kind, ...] = ("loss",)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is tried, on what kinds of calls, and the claim without which it can't be judged."""
+
+    run: Callable[[Subject], Iterable[Finding | NotJudged]]
+    kinds: tuple[Kind, ...] = (*MODELS, *LOSS)
+    needs: str = ""
+
+
+CHECKS: dict[str, Check] = {
+    # With the weights as they are:
+    "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
+    "tying": Check(structure.tying),
+    # Then in the order of what they find:
+    "finite": Check(invariants.finite),
+    "evaluation is deterministic": Check(invariants.deterministic),
+    "calls are independent": Check(invariants.memory),
+    "arguments untouched": Check(invariants.untouched),
+    "weights": Check(structure.weights),
+    "heads": Check(structure.heads),
+    "number of heads": Check(structure.number_of_heads, needs="n_heads"),
+    "projections": Check(structure.projections),
+    "groups": Check(structure.groups),
+    "scale": Check(structure.scale),
+    "masks": Check(structure.masks),
+    "mixing": Check(invariants.mixing, MODELS),
+    "batch": Check(invariants.batch, MODELS),
+    "order of sequences": Check(invariants.order_of_sequences, MODELS),
+    "future": Check(invariants.future, ROWS),
+    "prefix": Check(invariants.prefix, ROWS),
+    "padding": Check(invariants.padding, MODELS),
+    "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
+    "memory": Check(structure.memory, ROWS),
+    "order": Check(invariants.order, ROWS),
+    "positions": Check(structure.positions, ROWS),
+    "window": Check(structure.window, needs="window"),
+    "residual": Check(structure.residual, ROWS),
+    "norms": Check(structure.norms),
+    "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
+    "train = eval": Check(invariants.train_and_eval),
+    "dropout": Check(invariants.dropout),
+    "gradients": Check(invariants.gradients),
+    "half precision": Check(invariants.half_precision, MODELS),
+    "masks in the loss": Check(losses.future, LOSS, "causal"),
+    "shift": Check(losses.shift, LOSS),
+    "probabilities": Check(losses.probabilities, LOSS),
+    "reshaped": Check(losses.reshaped, LOSS),
+    "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
+    "training": Check(losses.training, LOSS),  # last: it changes the weights
+}
+AS_THEY_ARE = ("first loss", "tying")
+
+
+def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report:
+    """Examine a module by calls like the example.
+
+    Args:
+        module: an attention, a model, a loss: anything that can be called, a function too.
+        example: the arguments of one plain call, two sequences of six tokens for instance.
+        claims: what only the author knows; see :class:`attnbook.doctor.Claims`.
+
+    Returns:
+        The report. ``report.healthy`` says whether there is no error.
+
+    Raises:
+        TypeError: if a claim is not known.
+
+    Example:
+        >>> from attnbook import LanguageModel, ModelConfig
+        >>> model = LanguageModel(ModelConfig(vocab_size=20, d_model=16, n_heads=2, n_layers=1))
+        >>> ids = torch.randint(20, (2, 6))
+        >>> diagnose(model, ids, causal=True).healthy
+        True
+        >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
+        not so many heads
+    """
+    said = Claims.of(claims)
+    started = time.perf_counter()
+    findings: list[Finding] = []
+    not_judged: list[NotJudged] = []
+    passed: list[str] = []
+    with warnings.catch_warnings(), restored(module):
+        warnings.simplefilter("ignore")
+        try:
+            subject = recognise(module, example, said)
+        except CallFailed as failed:
+            return Report("not called", (call_failed(failed),))
+        with subject.mode(training=False), torch.enable_grad():
+            stirred = False
+            for name, check in CHECKS.items():
+                if not stirred and name not in AS_THEY_ARE:
+                    stir(subject)
+                    stirred = True
+                if subject.kind not in check.kinds:
+                    continue
+                results = _results(name, check, subject)
+                found = [x for x in results if isinstance(x, Finding)]
+                missing = [x for x in results if isinstance(x, NotJudged)]
+                findings += found
+                not_judged += missing
+                if not results:
+                    passed.append(name)
+    explains = {name: cause.explains for name, cause in CAUSES.items()}
+    return Report(
+        subject.description,
+        tuple(one_cause(findings, explains)),
+        tuple(not_judged),
+        tuple(passed),
+        time.perf_counter() - started,
+    )
+
+
+def call_failed(error: CallFailed) -> Finding:
+    """The only finding, if there is nothing to examine."""
+    done, found = error.args
+    return finding("error", "the call", "the example can't be called", done, found, "an output")
+
+
+def stir(subject: Subject) -> None:
+    """Give parameters that are (nearly) zero random values, so that what is behind them shows."""
+    drawn = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in subject.parameters.values():
+            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < 1e-3:
+                noise = torch.randn(parameter.shape, generator=drawn)
+                width = parameter.shape[-1] if parameter.dim() > 1 else 10
+                parameter.add_((noise * width**-0.5).to(parameter))
+
+
+def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJudged]:
+    """What a check found; that it failed, if it did, is told and stops no other."""
+    if check.needs and getattr(subject.claims, check.needs) is None:
+        return [NotJudged(name, "nobody said", f"{check.needs}=…")]
+    try:
+        return list(check.run(subject))
+    except Exception as error:  # the reader's module raised it, or the check
+        said = str(error).partition("\n")[0][:120]
+        return [NotJudged(name, f"the check raised {type(error).__name__}: {said}")]

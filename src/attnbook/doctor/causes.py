@@ -1,0 +1,255 @@
+"""The causes that the doctor tells apart, what each explains, and the line to write."""
+
+from dataclasses import dataclass
+
+from attnbook.doctor.report import Finding, Level
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What to write, and which checks fail because of it."""
+
+    remedy: str
+    explains: tuple[str, ...] = ()
+
+
+LEAKS = (
+    *("future", "batch", "padding", "order", "prefix", "cache", "mixing", "train = eval"),
+    *("order of sequences", "empty rows", "half precision", "training"),
+)
+ALL = ("*",)
+AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
+
+CAUSES: dict[str, Cause] = {
+    "the example can't be called": Cause("diagnose(module, *arguments of one plain call)"),
+    # masks
+    "no causal mask": Cause(
+        "logits = logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with "
+        "causal = torch.ones(T, T, dtype=torch.bool).tril()",
+        ("prefix", "cache", "training"),
+    ),
+    "causal mask off by one": Cause(
+        "torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids",
+        ("prefix", "cache", "training"),
+    ),
+    "mask of wrong polarity": Cause(
+        "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
+        "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
+        (*LEAKS, "finite", "gradients"),
+    ),
+    "masked with a finite number": Cause(
+        "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
+        ("future", "prefix", "cache", "padding", "training"),
+    ),
+    "mask added as a number": Cause(
+        "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
+        ("future", "prefix", "cache", "padding", "training"),
+    ),
+    "mask after the softmax": Cause(
+        "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
+        LEAKS,
+    ),
+    "mask not everywhere": Cause(
+        "give the mask to every layer, head and sequence",
+        ("prefix", "cache", "padding", "training"),
+    ),
+    "mask of another shape": Cause(
+        "print the mask as it meets the logits, (batch, heads, queries, keys)",
+        ("future", "prefix", "cache", "training"),
+    ),
+    "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
+    "mask on the queries": Cause(
+        "a padding mask forbids keys: mask[:, None, None, :], not mask[:, None, :, None]",
+        ("padding", "empty rows"),
+    ),
+    "mask of another sequence": Cause(
+        "a mask for batch × heads is mask.repeat_interleave(n_heads, 0), not mask.repeat(n_heads, "
+        "1, 1); or let mask[:, None, None, :] broadcast",
+        ("padding", "batch", "empty rows"),
+    ),
+    "padding is attended to": Cause(
+        "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention",
+        ("padding",),
+    ),
+    "empty rows are NaN": Cause(
+        "a softmax over nothing is 0/0: give such rows zeros, as attnbook.attention_weights does"
+    ),
+    # softmax and scale
+    "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
+    "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
+    "scaled after the softmax": Cause(
+        "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
+    ),
+    "other scale": Cause(
+        "query @ key.mT * d_head**-0.5, once; F.scaled_dot_product_attention does it"
+    ),
+    "no scale": Cause("query @ key.mT * d_head**-0.5"),
+    "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
+    "scaled twice": Cause(
+        "query @ key.mT * d_head**-0.5, once: F.scaled_dot_product_attention scales by itself"
+    ),
+    "multiplied by the root": Cause("divide by sqrt(d_head): query @ key.mT * d_head**-0.5"),
+    "scale on the values": Cause("scale the logits, not the values"),
+    # heads
+    "split without transposing": Cause(
+        "x.view(batch, tokens, n_heads, d_head).transpose(1, 2), not x.view(batch, n_heads, "
+        "tokens, d_head)",
+        LEAKS,
+    ),
+    "merge without transposing": Cause(
+        "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", LEAKS
+    ),
+    "attention between heads": Cause(
+        "x.view(batch, tokens, n_heads, d_head).transpose(1, 2) before query @ key.mT",
+        ("mixing", "order", "padding", "positions"),
+    ),
+    "attention over the batch": Cause(
+        "nn.MultiheadAttention(..., batch_first=True), or give it (tokens, batch, d_model)", LEAKS
+    ),
+    "not so many heads": Cause("split the width into n_heads parts of d_head = d_model / n_heads"),
+    "other groups of heads": Cause(
+        "key.repeat_interleave(n_heads // n_kv_heads, dim=1), not key.repeat(1, groups, 1, 1)"
+    ),
+    "one projection for two": Cause(
+        "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
+    ),
+    "projections start alike": Cause("draw each matrix after copying the module"),
+    "heads all alike": Cause(
+        "make each head anew: nn.ModuleList(Head() for _ in range(n)), and draw its weights",
+        ("gradients",),
+    ),
+    "input without effect": Cause(
+        "queries come from x, keys and values from the memory", ("gradients", "padding", "order")
+    ),
+    "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
+    "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "norm that does not normalise": Cause(
+        "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
+        "variance"
+    ),
+    "heads share one projection": Cause(
+        "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
+    ),
+    # tokens and batch
+    "norm over the tokens": Cause("nn.LayerNorm(d_model): over the last axis alone", LEAKS),
+    "statistic over the batch": Cause("normalise each token: nn.LayerNorm(d_model)", LEAKS),
+    "convolution into the future": Cause(
+        "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
+    ),
+    "tokens mixed elsewhere": Cause("look at the operation that is named", LEAKS),
+    "sequences mixed": Cause("look at the operation that is named", LEAKS),
+    "batch and tokens exchanged": Cause(
+        "make it batch-first throughout, or claim batch_first=False", LEAKS
+    ),
+    "no token attends to another": Cause("look at the axes of query @ key.mT: (…, tokens, tokens)"),
+    "depends on the sequence's number": Cause(
+        "positions count along the tokens: torch.arange(x.shape[1])",
+        ("positions", "prefix", "order", "mixing", "batch"),
+    ),
+    "depends on the order": Cause("claim position=…, or find what counts the tokens"),
+    # positions
+    "positions without effect": Cause(
+        "add positions to the tokens, or rotate queries and keys by torch.arange(tokens)",
+        ("prefix", "order", "mixing"),
+    ),
+    "positions not relative": Cause(
+        "rotate queries and keys alike, with pairs (x[i], x[i + d/2]) and cos, sin of the same "
+        "frequency for both halves",
+        ("cache",),
+    ),
+    "values are rotated": Cause("rotate queries and keys only"),
+    "bias rises with distance": Cause(
+        "bias = -slope * (query position - key position)", ("order",)
+    ),
+    "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
+    "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
+    "other sinusoids": Cause(
+        "angle = t / 10000**(2 * i / d_model); table[:, 0::2] = sin(angle), [:, 1::2] = cos(angle)"
+    ),
+    # cache
+    "positions restart with the cache": Cause("positions = n_cached + torch.arange(new tokens)"),
+    "the cache is not attended to": Cause(
+        "key = torch.cat([cache.key, key], dim=-2); so the values"
+    ),
+    "chunks see their future": Cause(
+        "with n cached keys the mask is torch.ones(T, n + T, dtype=torch.bool).tril(n)"
+    ),
+    "chunks do not see the cache": Cause(
+        "is_causal=True aligns the mask to the start: with n cached keys it is tril(n), and none "
+        "for one token"
+    ),
+    "cached differs from full": Cause("compare keys and values in the cache with the full pass's"),
+    # modes
+    "random in evaluation": Cause(
+        "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
+    ),
+    "mask only in training": Cause("the mask belongs in both modes", LEAKS),
+    "mask only in evaluation": Cause("the mask belongs in both modes", LEAKS),
+    "training differs from evaluation": Cause("nothing but dropout may differ"),
+    "no dropout in training": Cause("nn.Dropout(p) on the weights and branches, as claimed"),
+    "other dropout": Cause("p is the probability to drop, not to keep"),
+    "dropout before the softmax": Cause("drop weights: F.dropout(logits.softmax(-1), p)"),
+    "remembers the last call": Cause(
+        "keep nothing in self between calls: pass the cache in and out", ALL
+    ),
+    "changes its arguments": Cause("x = x + y, not x += y", ALL),
+    "changes its buffers": Cause("no update of buffers in evaluation"),
+    "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
+    # gradients
+    "parameter without gradient": Cause("no .detach(), .data, no_grad() or argmax on its way"),
+    "parameter not used": Cause("call it in forward, or remove it"),
+    "parameter not registered": Cause("nn.ModuleList(layers), not a list"),
+    "copied, not tied": Cause("self.output.weight = self.embedding.weight", ("gradients",)),
+    "not tied": Cause("self.output.weight = self.embedding.weight"),
+    # numbers
+    "NaN or infinity": Cause(
+        "softmax of logits minus their largest; -torch.inf only in rows with an open key", ALL
+    ),
+    "overflow": Cause("logits - logits.amax(-1, keepdim=True) before exp, or torch.softmax"),
+    "not in half precision": Cause(
+        "torch.finfo(x.dtype).min or -torch.inf instead of -1e9; x.dtype"
+    ),
+    # loss
+    "loss without shift": Cause(
+        "F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())",
+        AT_THE_LOSS,
+    ),
+    "loss shifted twice": Cause(
+        "shift in the data or in the loss, not in both",
+        AT_THE_LOSS,
+    ),
+    "loss shifted backwards": Cause("logits[:, :-1] predict ids[:, 1:]", AT_THE_LOSS),
+    "targets are copied": Cause(
+        "position t may see ids[: t + 1] and predicts ids[t + 1]: check the shift and the mask",
+        ("future",),
+    ),
+    "a batch is not learned": Cause(
+        "look at the gradients, the learning rate (1e-2 here), and what the loss compares"
+    ),
+    "logits reshaped across tokens": Cause(
+        "logits.transpose(1, 2), or logits.flatten(0, 1)", AT_THE_LOSS
+    ),
+    "cross-entropy of probabilities": Cause(
+        "F.cross_entropy takes logits: no softmax before it",
+        AT_THE_LOSS,
+    ),
+    "nll_loss of logits": Cause(
+        "F.cross_entropy(logits, targets), or log_softmax before nll_loss",
+        AT_THE_LOSS,
+    ),
+    "padding counts in the loss": Cause(
+        "F.cross_entropy(..., ignore_index=padding_id)",
+        AT_THE_LOSS,
+    ),
+    "first loss is not ln V": Cause(
+        "draw the output layer small (0.02), scale a tied embedding by d_model**-0.5"
+    ),
+}
+
+
+def finding(level: Level, check: str, cause: str, done: str, found: str, right: str) -> Finding:
+    """A finding with the remedy of its cause."""
+    return Finding(level, check, cause, done, found, right, CAUSES[cause].remedy)

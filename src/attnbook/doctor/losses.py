@@ -1,0 +1,338 @@
+"""What a loss compares with what."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.modes import no_dropout
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import Inputs, Subject, output_of
+from attnbook.doctor.trace import MOVES, PRODUCTS, Node, Trace, back
+
+Results = Iterator[Finding | NotJudged]
+STEPS, SECONDS = 60, 4.0
+LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
+
+
+def sequences(subject: Subject, seed: int) -> tuple[Inputs, Tensor]:
+    """Inputs of a loss whose ids go on: (inputs, all ids), with targets as the example has them."""
+    inputs, ids = subject.fresh(seed), subject.inputs[subject.sources[0]]
+    if len(subject.sources) == 1:
+        return inputs, inputs[subject.sources[0]]
+    first, last = subject.sources[0], subject.sources[-1]
+    targets = subject.inputs[last]
+    drawn = torch.Generator().manual_seed(seed)
+    longer = ids.new_empty(*ids.shape[:-1], ids.shape[-1] + 1)
+    longer = subject.random_ids(longer, drawn)
+    if ids.shape == targets.shape and torch.equal(ids[..., 1:], targets[..., :-1]):
+        return {**inputs, first: longer[..., :-1], last: longer[..., 1:]}, longer
+    if ids.shape == targets.shape and torch.equal(ids, targets):
+        return {**inputs, first: longer[..., :-1], last: longer[..., :-1]}, longer[..., :-1]
+    return inputs, inputs[first]
+
+
+def shift(subject: Subject) -> Results:
+    """Each position's logits are compared with the next token."""
+    if not subject.is_ids(subject.sources[0]):
+        return
+    causal = subject.claims.causal
+    if causal is None and any(
+        locate.pattern(locate.support(a)) != "causal" for a in locate.attentions(subject)
+    ):
+        yield NotJudged("shift", "whether it predicts the next token", "causal=True")
+        return
+    if causal is False:
+        return
+    inputs, ids = sequences(subject, 3)
+    trace = subject.trace(inputs)
+    candidates = {subject.sources[0]: ids, **{n: inputs[n] for n in subject.sources[1:]}}
+    tried = {n: _compared(trace, one) for n, one in candidates.items()}
+    seen = {n: max(x, key=lambda o: x[o]) for n, x in tried.items() if x and max(x.values()) > 0.99}
+    if not seen:
+        yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
+        return
+    name, offset = next(iter(seen.items()))
+    best = offset + _delay(subject, inputs, name, trace)
+    if best not in (-1, 0, 2):
+        return
+    causes = {0: "loss without shift", 2: "loss shifted twice", -1: "loss shifted backwards"}
+    what = {0: "the token itself", 2: "the token after the next", -1: "the token before"}
+    yield finding(
+        "error",
+        "shift",
+        causes[best],
+        "observed what the cross-entropy compares, for random ids",
+        f"each position's logits are compared with {what[best]}",
+        "the next token",
+    )
+
+
+def future(subject: Subject) -> Results:
+    """The masks of a causal model are causal (an encoder's beside them are not)."""
+    found = locate.own(subject)
+    if not subject.claims.causal or len(set(map(subject.length, subject.sources))) > 1:
+        return  # two stacks, and which is which is not known
+    if found and all(locate.support(a).triu(1).any() for a in found):
+        yield finding(
+            "error",
+            "future",
+            locate.open_mask(subject, found),
+            "observed the weights" + locate.in_module(found[0].softmax_node),
+            "tokens attend to later ones",
+            "to themselves and to earlier ones",
+        )
+
+
+def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
+    """After how many tokens an id shows in the logits: one, if the model shifts its input."""
+    token = 2 if subject.length(name) > 3 else 0
+    other = subject.trace(subject.replaced(inputs, name, 0, token))
+    node = _head(trace)
+    if node is None or len(other.nodes) != len(trace.nodes):
+        return 0
+    one, two = (x.nodes[node.index].outputs[0] for x in (trace, other))
+    rows = (one != two).reshape(-1, one.shape[-1]).any(-1)
+    length = len(rows) // subject.n_sequences
+    found = torch.nonzero(rows[:length]).flatten().tolist()
+    return 1 if found and found[0] == token + 1 else 0
+
+
+def _head(trace: Trace) -> Node | None:
+    """The product that gives the logits of a cross-entropy."""
+    through = (*MOVES, "_log_softmax", "mul", "div", "add", "tanh")
+    heads = (back(node.inputs[0][0], through, PRODUCTS) for node in trace.of(*LOSSES))
+    return next((node for node in heads if node is not None), None)
+
+
+def _compared(trace: Trace, ids: Tensor) -> dict[int, float] | None:
+    """For each offset, the share of positions t whose target is the id at t + offset."""
+    for node in trace.of(*LOSSES):
+        targets = node.args[1].flatten()
+        logits = _head(trace)
+        if logits is None:
+            continue
+        places = _places(trace, node, logits, ids)
+        if places is None or len(places) != len(targets):
+            continue
+        found: dict[int, float] = {}
+        for offset in (-1, 0, 1, 2):
+            hits = [
+                int(ids[b, t + offset]) == int(y)
+                for (b, t), y in zip(places, targets.tolist(), strict=True)
+                if 0 <= t + offset < ids.shape[1] and y >= 0
+            ]
+            found[offset] = sum(hits) / len(hits) if hits else 0.0
+        return found
+    return None
+
+
+def _places(trace: Trace, loss: Node, logits: Node, ids: Tensor) -> list[tuple[int, int]] | None:
+    """The sequence and token of each row of the loss, found by their values."""
+    rows = loss.args[0]
+    if rows.dim() != 2:
+        return None
+    given = next(
+        (n.args[0] for n in trace.of("_log_softmax") if n.outputs[0].shape == rows.shape), None
+    )
+    head = logits.outputs[0].reshape(-1, logits.outputs[0].shape[-1])
+    if given is None or head.shape[-1] != rows.shape[-1] or len(head) % len(ids):
+        return None
+    length = len(head) // len(ids)
+    keys = {tuple(row[:3].tolist()): i for i, row in enumerate(head)}
+    places = []
+    for row in given:
+        i = keys.get(tuple(row[:3].tolist()))
+        if i is None:
+            return None
+        places.append((i // length, i % length))
+    return places
+
+
+def probabilities(subject: Subject) -> Results:
+    """A cross-entropy is given logits, and an nll_loss log-probabilities."""
+    trace = locate.trace_of(subject)
+    for node in trace.of("_log_softmax"):
+        x = node.args[0]
+        axis = int(node.args[1])
+        if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
+            yield finding(
+                "error",
+                "loss",
+                "cross-entropy of probabilities",
+                "observed what the cross-entropy is given",
+                "numbers that sum to 1: a softmax was applied already",
+                "logits",
+            )
+            return
+    for node in trace.of(*LOSSES):
+        x = node.args[0]
+        if (x.logsumexp(1).abs() > 1e-3).any():
+            yield finding(
+                "error",
+                "loss",
+                "nll_loss of logits",
+                "observed what nll_loss is given",
+                "numbers whose exponentials do not sum to 1",
+                "log-probabilities",
+            )
+            return
+
+
+def reshaped(subject: Subject) -> Results:
+    """A row of logits that meets a target is what the output layer gave for one token."""
+    trace = locate.trace_of(subject)
+    for node in trace.of("_log_softmax"):
+        head = back(node.inputs[0][0], MOVES, PRODUCTS)
+        if head is None:
+            continue
+        x, axis = node.args[0], int(node.args[1]) % node.args[0].dim()
+        rows = x.movedim(axis, -1)
+        rows = rows.reshape(-1, rows.shape[-1])
+        # With a bias added later the values differ: only moved numbers are judged.
+        width = head.outputs[0].shape[-1]
+        known = {tuple(r.tolist()) for r in head.outputs[0].reshape(-1, width)}
+        values = set(head.outputs[0].flatten().tolist())
+        moved = all(v in values for v in rows[0].tolist())
+        inner = rows[1:-1]  # of the first and last, a part may be right
+        if moved and len(inner) and not any(tuple(r.tolist()) in known for r in inner):
+            yield finding(
+                "error",
+                "loss",
+                "logits reshaped across tokens",
+                "compared the rows of the cross-entropy with those of the output layer",
+                "a row has logits of several tokens",
+                "the logits of one token",
+            )
+            return
+
+
+def padding_in_loss(subject: Subject) -> Results:
+    """Targets that are padding do not count."""
+    padding = subject.claims.padding_id
+    assert padding is not None
+    inputs, _ = sequences(subject, 5)
+    padded = dict(inputs)
+    for name in subject.sources:
+        ids = inputs[name].clone()
+        ids[..., -2:] = padding
+        padded[name] = ids
+    trace = subject.trace(padded)
+    for node in trace.of(*LOSSES):
+        targets, ignored = node.args[1], int(node.args[4])
+        if ignored != padding and (targets == padding).any():
+            yield finding(
+                "error",
+                "padding in the loss",
+                "padding counts in the loss",
+                "put padding at the end of the ids and targets",
+                f"targets of {padding} are compared; ignored is {ignored}",
+                "they are left out",
+            )
+            return
+    yield from _padded_as_sliced(subject, inputs, padded)
+
+
+def _padded_as_sliced(subject: Subject, inputs: Inputs, padded: Inputs) -> Results:
+    """The loss of sequences with padding is that of the sequences."""
+    n = subject.n_tokens - 2
+    if n < 2 or not all(inputs[name].shape[-1] == n + 2 for name in subject.sources):
+        return
+    alone = {k: v[..., :n] if k in subject.sources else v for k, v in inputs.items()}
+    one, other = float(subject.run(padded)), float(subject.run(alone))
+    if abs(one - other) > 1e-4 * abs(other):
+        yield finding(
+            "error",
+            "padding in the loss",
+            "padding counts in the loss",
+            "compared the loss of padded sequences with that of the same without padding",
+            f"{one:.4f} and {other:.4f}",
+            "the same loss",
+        )
+
+
+def first_loss(subject: Subject) -> Results:
+    """Before any training the loss is about ln V."""
+    if subject.kind == "loss":
+        inputs, _ = sequences(subject, 4)
+        nodes = subject.trace(inputs).of("_log_softmax")
+        if not nodes:
+            return
+        width = nodes[-1].args[0].shape[int(nodes[-1].args[1])]
+        loss = float(subject.run(inputs))
+    else:
+        logits = subject.by_token(subject.run(subject.fresh(4))).flatten(0, -2).float()
+        width = logits.shape[-1]
+        if width != subject.vocab_size or not subject.is_ids(subject.target):
+            return
+        targets = torch.randint(width, (len(logits),), generator=torch.Generator().manual_seed(0))
+        loss = float(F.cross_entropy(logits, targets))
+    expected = math.log(width)
+    if not loss < 2 * expected + 1 or loss < 0.5 * expected:
+        yield finding(
+            "warning",
+            "first loss",
+            "first loss is not ln V",
+            "called it with random ids and targets",
+            f"the loss is {loss:.2f}",
+            f"about ln {width} = {expected:.2f}, if it is not trained yet",
+        )
+
+
+def training(subject: Subject) -> Results:
+    """Random targets can't be learned, unless they are copied; one batch can."""
+    if not subject.parameters or not subject.is_ids(subject.sources[0]):
+        return
+    causal = subject.claims.causal or (
+        subject.claims.causal is None and locate.inside(subject) == "causal"
+    )
+    width = subject.vocab_size
+    before = {p: p.detach().clone() for p in subject.parameters.values()}
+
+    def trained(seeds: Iterable[int]) -> list[float] | None:
+        with torch.no_grad():
+            for parameter, values in before.items():
+                parameter.copy_(values)
+        torch.manual_seed(0)
+        optimizer = torch.optim.Adam([p for p in before if p.requires_grad], lr=1e-2)
+        losses, end = [], time.perf_counter() + SECONDS
+        for seed in seeds:
+            inputs, _ = sequences(subject, seed)
+            loss = output_of(subject.call(inputs), has_labels=subject.has_labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            if time.perf_counter() > end:
+                return None
+        return losses
+
+    with torch.enable_grad(), subject.mode(training=True), no_dropout():
+        fresh = trained(range(100, 100 + STEPS)) if causal else []
+        same = trained([7] * STEPS)
+    if fresh is None or same is None:
+        yield NotJudged("training", f"{STEPS} steps take more than {SECONDS} seconds")
+        return
+    if fresh and sum(fresh[-10:]) / 10 < 0.6 * math.log(width):
+        yield finding(
+            "error",
+            "training",
+            "targets are copied",
+            f"trained it for {STEPS} steps on random ids, other ones in each step",
+            f"the loss fell to {sum(fresh[-10:]) / 10:.2f}",
+            f"it can't fall below ln {width} = {math.log(width):.2f}",
+        )
+    elif same[-1] > 0.7 * same[0]:
+        yield finding(
+            "warning",
+            "training",
+            "a batch is not learned",
+            f"trained it for {STEPS} steps on the same ids",
+            f"the loss went from {same[0]:.2f} to {same[-1]:.2f}",
+            "it falls towards 0",
+        )

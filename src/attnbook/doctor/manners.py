@@ -1,0 +1,116 @@
+"""A module is left as it was found, also when a call fails."""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def modules_in(function: Any) -> list[nn.Module]:
+    """The modules that a function runs: itself, what it is bound to, what it closes over."""
+    if isinstance(function, nn.Module):
+        return [function]
+    if isinstance(function, partial):
+        return [m for x in (function.func, *function.args) for m in modules_in(x)]
+    held = [getattr(function, "__self__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    held += [names[name] for name in getattr(code, "co_names", ()) if name in names]
+    return list(dict.fromkeys(x for x in held if isinstance(x, nn.Module)))
+
+
+@contextmanager
+def restored(function: Any) -> Iterator[None]:
+    """Weights, buffers, gradients, modes, attributes and random states are as before, afterwards.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> before = layer.weight.clone()
+        >>> with restored(layer):
+        ...     _ = layer.weight.data.zero_(), layer.eval()
+        >>> layer.training, torch.equal(layer.weight, before)
+        (True, True)
+    """
+    undo = [_states()]
+    for module in modules_in(function):
+        undo += [_attributes(part) for part in module.modules()]
+        undo += [_tensor(x) for x in dict.fromkeys((*module.parameters(), *module.buffers()))]
+    try:
+        yield
+    finally:
+        for one in reversed(undo):
+            one()
+
+
+def _states() -> Callable[[], None]:
+    torch_state, numpy_state, python_state = (
+        torch.get_rng_state(),
+        np.random.get_state(),  # noqa: NPY002 (the module may draw from it)
+        random.getstate(),
+    )
+    grad, fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
+    default = torch.get_default_dtype()
+
+    def undo() -> None:
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+        torch.set_grad_enabled(grad)
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch.set_default_dtype(default)
+
+    return undo
+
+
+def _attributes(module: nn.Module) -> Callable[[], None]:
+    """Attributes are put back; so is what was put into a list or dictionary."""
+    before = dict(module.__dict__)
+    inside = {k: copy.copy(v) for k, v in before.items() if isinstance(v, dict | list | set)}
+    tensors = {
+        k: v.detach().clone()
+        for k, v in before.items()
+        if isinstance(v, Tensor) and not isinstance(v, nn.Parameter)
+    }
+
+    def undo() -> None:
+        module.__dict__.clear()
+        module.__dict__.update(before)
+        for name, content in inside.items():
+            held = before[name]
+            held.clear()
+            held.extend(content) if isinstance(held, list) else held.update(content)
+        for name, value in tensors.items():
+            _put_back(before[name], value)
+
+    return undo
+
+
+def _tensor(tensor: Tensor) -> Callable[[], None]:
+    data, values, wanted = tensor.data, tensor.detach().clone(), tensor.requires_grad
+    grad, inside = tensor.grad, None if tensor.grad is None else tensor.grad.clone()
+
+    def undo() -> None:
+        tensor.data = data
+        _put_back(data, values)
+        tensor.requires_grad_(wanted)
+        tensor.grad = grad
+        if grad is not None and inside is not None:
+            _put_back(grad, inside)
+
+    return undo
+
+
+def _put_back(tensor: Tensor, values: Tensor) -> None:
+    with torch.no_grad():
+        if tensor.shape == values.shape and not torch.equal(tensor.detach(), values):
+            tensor.detach().copy_(values)

@@ -1,0 +1,37 @@
+"""Training without its dropout, and where randomness comes from."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from attnbook.doctor.subject import Subject
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+RANDOM = ("native_dropout", "bernoulli_", "bernoulli", "rand", "randn", "rand_like", "randn_like")
+
+
+class no_dropout(TorchFunctionMode):  # noqa: N801 (used as torch.no_grad is)
+    """Dropout gives what it was given."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "").rstrip("_") in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if function is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            kwargs = {k: v for k, v in kwargs.items() if k != "dropout_p"}
+        if function is F.multi_head_attention_forward:
+            args = (*args[:10], 0.0, *args[11:])
+            return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def random_operations(subject: Subject) -> str:
+    """Which operations of a call are random, and in which modules."""
+    nodes = subject.trace(subject.fresh(0)).of(*RANDOM, "uniform_", "normal_", "randperm")
+    named = dict.fromkeys(f"{node.name} in {node.module or 'the module'}" for node in nodes)
+    return ", ".join(list(named)[:3]) or "where is not known"

@@ -1,0 +1,125 @@
+"""The module is left as it was, and a call that fails is told."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from attnbook.doctor import Claims, Report, diagnose
+from attnbook.doctor.__main__ import claim, main
+from attnbook.doctor.report import Finding, one_cause
+from tests.doctor.styles import Decoder, Fused, Loss, Separate
+
+
+class Failing(Separate):
+    """Writes all over itself, and fails at the third call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.calls: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        self.calls.append(1)
+        self.count += 1
+        self.q_proj.weight.data.mul_(1.5)
+        self.novelty = x
+        if len(self.calls) == 3:
+            raise RuntimeError("the third call")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Separate, lambda: Fused("remembers keys"), Failing, Loss])
+def test_everything_is_as_before(make) -> None:
+    torch.manual_seed(0)
+    module = make()
+    handle = module.register_forward_hook(lambda *_: None)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    child = next(m for m in module.modules() if isinstance(m, nn.Linear))
+    child.train(False)
+    x = torch.randint(1, 23, (2, 6)) if make is Loss else torch.randn(2, 6, 16)
+    given, state = x.clone(), copy.deepcopy(module.state_dict())
+    addresses = [p.data_ptr() for p in module.parameters()]
+    drawn = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    names, modes = set(vars(module)), [m.training for m in module.modules()]
+    diagnose(module, x, causal=True)
+    assert torch.equal(x, given)
+    assert all(torch.equal(state[k], v) for k, v in module.state_dict().items())
+    assert addresses == [p.data_ptr() for p in module.parameters()]
+    assert torch.equal(drawn[0], torch.get_rng_state())
+    assert (drawn[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+    assert names == set(vars(module))
+    assert modes == [m.training for m in module.modules()]
+    assert all((p.grad == 1).all() and p.requires_grad for p in module.parameters())
+    assert len(module._forward_hooks) == 1
+    assert not getattr(module, "calls", [])
+    assert torch.is_grad_enabled()
+    assert torch.backends.mha.get_fastpath_enabled()
+    handle.remove()
+
+
+def test_a_call_that_fails_is_told() -> None:
+    report = diagnose(Separate(), torch.randn(2, 6, 17))
+    assert report.subject == "not called"
+    assert report.errors[0].done == "called it with (x=float64[2, 6, 17])"
+    assert "it raised RuntimeError: mat1 and mat2 shapes" in report.errors[0].found
+    assert not report.healthy
+
+
+def test_unknown_claim() -> None:
+    with pytest.raises(TypeError, match="no claim 'casual'; there are causal, n_heads"):
+        diagnose(Separate(), torch.randn(2, 6, 16), casual=True)
+    assert Claims.of({"mask": {"argument": "m"}}).mask.argument == "m"
+
+
+def test_functions_and_bound_methods() -> None:
+    model = Decoder()
+    ids = torch.randint(1, 23, (2, 6))
+    before = model.wte.weight.clone()
+    assert diagnose(lambda ids: model(ids), ids, causal=True).healthy
+    assert diagnose(model.forward, ids, causal=True).healthy
+    assert torch.equal(before, model.wte.weight)
+
+
+def test_without_claims_it_says_what_is_missing() -> None:
+    text = str(diagnose(Separate(causal=False), torch.randn(2, 6, 16)))
+    for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=… or", "window=…"):
+        assert f"(claim {wanted}" in text
+
+
+def test_a_report_is_text_html_and_data() -> None:
+    report = diagnose(Separate("no scale"), torch.randn(2, 6, 16), scale="1/sqrt(d_head)")
+    assert report.causes == ("no scale",)
+    assert "NOT healthy: 1 error" in str(report)
+    assert "<summary><strong>error</strong> no scale</summary>" in report._repr_html_()
+    assert report.errors[0].remedy == "query @ key.mT * d_head**-0.5"
+    assert Report("nothing").healthy
+
+
+def test_one_cause_explains_others() -> None:
+    leak = Finding("error", "future", "no causal mask", "", "", "", "")
+    prefix = Finding("error", "prefix", "depends on the length", "", "", "", "")
+    scale = Finding("warning", "scale", "no scale", "", "", "", "")
+    found = one_cause([prefix, scale, leak], {"no causal mask": ("prefix",)})
+    assert [x.cause for x in found] == ["no causal mask", "no scale"]
+    assert found[0].also == ("prefix",)
+
+
+def test_from_a_shell(tmp_path, capsys) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class M(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a = nn.MultiheadAttention(16, 2, batch_first=True)\n"
+        "    def forward(self, x):\n"
+        "        return self.a(x, x, x)[0]\n"
+    )
+    assert main([f"{file}:M", "--vectors", "2,6,16"]) == 0
+    assert main([f"{file}:M", "--vectors", "2,6,16", "causal=True"]) == 1
+    assert "no causal mask" in capsys.readouterr().out
+    assert claim("position=rotary") == ("position", "rotary")
