@@ -11,7 +11,8 @@ import attnbook
 
 CHAPTERS = Path(__file__).parents[1] / "chapters"
 PAGES = [
-    CHAPTERS / name for name in ("api.md", "api_probes.md", "api_backprop.md", "api_training.md")
+    CHAPTERS / f"{name}.md"
+    for name in ("api", "api_probes", "api_backprop", "api_training", "api_doctor")
 ]
 
 
@@ -51,4 +52,5 @@ def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["loss"].item() == pytest.approx(names["loss_by_hand"], rel=1e-6)
     assert names["errors"].keys() == {"x", "weight"}
     assert len(names["history"].losses) == 30
+    assert names["report"].causes == ("softmax over the queries",)
     assert (tmp_path / "run/checkpoint.safetensors").exists()
