@@ -65,6 +65,13 @@ from attnbook.book.exercises.chapter_10 import (
     check_top_p,
     check_unigram_loss,
 )
+from attnbook.book.exercises.chapter_12 import (
+    check_repaired_distances,
+    check_repaired_dropout,
+    check_repaired_einsum,
+    check_repaired_mask,
+    check_repaired_positions,
+)
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
@@ -95,6 +102,11 @@ __all__ = [
     "check_positions",
     "check_post_norm_cosine",
     "check_project",
+    "check_repaired_distances",
+    "check_repaired_dropout",
+    "check_repaired_einsum",
+    "check_repaired_mask",
+    "check_repaired_positions",
     "check_rotate",
     "check_scale_branches",
     "check_scaled_weights",
