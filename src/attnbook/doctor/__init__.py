@@ -19,8 +19,9 @@ from attnbook.doctor import invariants, losses, structure
 from attnbook.doctor.causes import CAUSES, finding
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
+from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import CallFailed, Kind, Subject, recognise
+from attnbook.doctor.subject import Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 

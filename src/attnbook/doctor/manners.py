@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -60,8 +61,12 @@ def _states() -> Callable[[], None]:
     )
     grad, fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
     default = torch.get_default_dtype()
+    # Of a compiled module, the code itself is examined; the import alone takes seconds.
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
 
     def undo() -> None:
+        if stance is not None:
+            stance.__exit__(None, None, None)
         torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)

@@ -1,0 +1,179 @@
+"""Padding and masked tokens change nothing."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.claims import Mask
+from attnbook.doctor.masking import block, mask_inputs
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+
+Results = Iterator[Finding | NotJudged]
+MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
+MEANINGS = (
+    *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
+    Mask("", "", "attend", "int"),
+    Mask("", "", "add", "float"),
+)
+SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
+SURE = ("mask on the queries", "masked with a finite number", "mask added as a number")
+"""What no mistake about the meaning of a mask looks like."""
+
+
+def padding(subject: Subject) -> Results:
+    """Padding and masked tokens change nothing, and the rest does."""
+    length = subject.length(subject.attended[0])
+    if length < 4:
+        yield NotJudged("padding", "the example is shorter than four tokens")
+    elif subject.claims.mask is None and subject.claims.padding_id is None:
+        yield from _guessed(subject)
+    else:
+        for allowed in _patterns(subject, length):
+            found = _leak(subject, allowed)
+            if found is not None:
+                yield found
+                return
+
+
+def _patterns(subject: Subject, length: int) -> Iterator[Tensor]:
+    """What is no padding: without the last tokens; then with a hole after the first, too.
+
+    In a causal module, real tokens never attend to padding at the end: a hole shows it.
+    """
+    allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
+    for sequence in range(subject.n_sequences):
+        allowed[sequence, length - 1 - sequence % 2 :] = False  # the last one, the last two
+    yield allowed
+    if subject.claims.mask is not None and not _counts(subject, allowed):
+        with_hole = allowed.clone()
+        with_hole[:, 1] = False
+        yield with_hole
+
+
+def _counts(subject: Subject, allowed: Tensor) -> bool:
+    """Whether only the number of tokens in a mask counts: it is made to lengths."""
+    with_hole = allowed.clone()
+    with_hole[:, 1] = False
+    shorter = allowed & allowed.roll(-1, 1)
+    outs = [
+        subject.by_token(subject.run(block(subject, subject.fresh(0), subject.attended[0], x)))
+        for x in (with_hole, shorter, allowed)
+    ]
+    same, other = (float(changed(outs[0], x).max()) for x in outs[1:])
+    return same <= DIFFERENT < other
+
+
+def _guessed(subject: Subject) -> Results:
+    """A mask of a usual name that fails in no way that another meaning could explain."""
+    name = next((n for n in subject.optional if n in MASKS), None)
+    length = subject.length(subject.attended[0])
+    found: list[Finding | None] = []
+    for meaning, shape in itertools.product(MEANINGS if name else (), SHAPES):
+        claims = replace(subject.claims, mask=replace(meaning, argument=str(name), shape=shape))
+        other = replace(subject, claims=claims, traces={})
+        try:
+            found.append(_leak(other, next(_patterns(other, length))))
+        except Exception:  # it takes another kind
+            continue
+    errors = [x for x in found if x is not None]
+    if errors and len(errors) == len(found):
+        done = f"{errors[0].done}, with {name} as booleans, numbers, inverted, and added"
+        if all(x.cause == "mask ignored" for x in errors):
+            yield replace(errors[0], level="warning", done=done)  # it may be for others' sake
+            return
+        if errors[0].cause in SURE:
+            yield replace(errors[0], done=done)
+            return
+    yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
+
+
+def _leak(subject: Subject, allowed: Tensor) -> Finding | None:
+    """The finding if padding changes the outputs of real tokens."""
+    name = subject.attended[0]
+    inputs = block(subject, subject.fresh(0), name, allowed)
+    base = subject.by_token(subject.run(inputs))
+    real = torch.ones(base.shape[:2], dtype=torch.bool)
+    if subject.is_self and subject.kind != "pooled":
+        real = allowed
+    for sequence in range(min(2, subject.n_sequences)):
+        off, done = 0.0, ""
+        blocked = torch.nonzero(~allowed[sequence]).flatten().tolist()
+        if subject.claims.mask is not None and subject.claims.padding_id is None:
+            done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
+            noisy = inputs
+            for token in blocked:
+                noisy = subject.replaced(noisy, name, sequence, token)
+            moved = changed(base, subject.by_token(subject.run(noisy)))[sequence]
+            off = float(moved[real[sequence]].max())
+        n_real = allowed.shape[1] - len(blocked)
+        at_end = bool(allowed[sequence, :n_real].all())
+        if off <= DIFFERENT and name == subject.target and at_end:
+            alone = _alone(subject, inputs, sequence, n_real)
+            if alone is not None:
+                ours = base[sequence : sequence + 1, : alone.shape[1]]
+                off = float(changed(ours, alone).max())
+                done = f"compared sequence {sequence} padded with the same without padding"
+        if not off <= 10 * DIFFERENT:
+            return _finding(subject, inputs, allowed, base, done, off)
+    return None
+
+
+def _finding(
+    subject: Subject, inputs: Inputs, allowed: Tensor, base: Tensor, done: str, off: float
+) -> Finding:
+    plain = subject.by_token(subject.run(subject.fresh(0)))
+    cause, where = locate.padding_leak(subject, inputs, allowed)
+    if subject.claims.padding_id is None and float(changed(base, plain).max()) == 0:
+        cause, where = "mask ignored", ""
+    found = f"the outputs of its real tokens changed by {off:.1e}{where}"
+    right = "the outputs of real tokens stay the same"
+    return finding("error", "padding", cause, done, found, right)
+
+
+def _alone(subject: Subject, inputs: Inputs, sequence: int, n_real: int) -> Tensor | None:
+    """The outputs of one sequence without its padding."""
+    claim = subject.claims.mask
+    cut = subject.sliced(inputs, n_real)
+    try:
+        if claim is not None:
+            short = torch.ones(subject.n_sequences, n_real, dtype=torch.bool)
+            cut = mask_inputs(subject, cut, short, n_real)
+        return subject.by_token(subject.run(cut))[sequence : sequence + 1]
+    except Exception:  # it takes one length only
+        return None
+
+
+def empty_rows(subject: Subject) -> Results:
+    """A sequence of which everything is masked spoils no other, and is not NaN."""
+    claim = subject.claims.mask
+    if claim is None or subject.n_sequences < 2:
+        return
+    inputs, n = subject.fresh(0), subject.length(subject.attended[0])
+    allowed = torch.ones(subject.n_sequences, n, dtype=torch.bool)
+    whole = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, n)))
+    allowed[0] = False
+    output = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, n)))
+    if claim.shape.startswith("b") and float(changed(whole[1:], output[1:]).max()) > DIFFERENT:
+        yield finding(
+            "error",
+            "empty rows",
+            "mask of another sequence",
+            "masked all of sequence 0",
+            "sequence 1 changed",
+            "sequence 1 stays the same",
+        )
+    elif not output.isfinite().all():
+        yield finding(
+            "warning",
+            "empty rows",
+            "empty rows are NaN",
+            "masked all of sequence 0",
+            "its outputs are NaN",
+            "zeros, or anything finite that nobody uses",
+        )
