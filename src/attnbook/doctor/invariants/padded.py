@@ -22,8 +22,13 @@ MEANINGS = (
     Mask("", "", "add", "float"),
 )
 SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
-SURE = ("mask on the queries", "masked with a finite number", "mask added as a number")
-"""What no mistake about the meaning of a mask looks like."""
+SURE = (
+    "mask of another sequence",
+    "mask on the queries",
+    "masked with a finite number",
+    "mask added as a number",
+)
+"""What no mistake about the meaning of a mask looks like; the first is the surest."""
 
 
 def padding(subject: Subject) -> Results:
@@ -71,7 +76,7 @@ def _counts(subject: Subject, allowed: Tensor) -> bool:
 
 def _guessed(subject: Subject) -> Results:
     """A mask of a usual name that fails in no way that another meaning could explain."""
-    name = next((n for n in subject.optional if n in MASKS), None)
+    name = next((n for n in subject.optional if n in MASKS and subject.is_self), None)
     length = subject.length(subject.attended[0])
     found: list[Finding | None] = []
     for meaning, shape in itertools.product(MEANINGS if name else (), SHAPES):
@@ -82,14 +87,14 @@ def _guessed(subject: Subject) -> Results:
         except Exception:  # it takes another kind
             continue
     errors = [x for x in found if x is not None]
-    if errors and len(errors) == len(found):
-        done = f"{errors[0].done}, with {name} as booleans, numbers, inverted, and added"
-        if all(x.cause == "mask ignored" for x in errors):
-            yield replace(errors[0], level="warning", done=done)  # it may be for others' sake
-            return
-        if errors[0].cause in SURE:
-            yield replace(errors[0], done=done)
-            return
+    sure = sorted((x for x in errors if x.cause in SURE), key=lambda x: SURE.index(x.cause))
+    ignored = all(x.cause == "mask ignored" for x in errors)
+    if errors and len(errors) == len(found) and (ignored or sure):
+        one = errors[0] if ignored else sure[0]
+        done = f"{one.done}, with {name} as booleans, numbers, inverted, and added"
+        # What is ignored may be there for others' sake.
+        yield replace(one, done=done, level="warning" if ignored else "error")
+        return
     yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
 
 
