@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,38 @@ from torch import Tensor, nn
 
 
 def modules_in(function: Any) -> list[nn.Module]:
-    """The modules that a function runs: itself, what it is bound to, what it closes over."""
-    if isinstance(function, nn.Module):
-        return [function]
-    if isinstance(function, partial):
-        return [m for x in (function.func, *function.args) for m in modules_in(x)]
-    held = [getattr(function, "__self__", None)]
+    """The modules that a function runs: itself, what it is bound to, closes over, or names."""
+    found: dict[nn.Module, None] = {}
+    queue, seen = [function], set()
+    while queue:
+        held = queue.pop(0)
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, nn.Module):
+            found[held] = None
+        elif isinstance(held, partial):
+            queue += [held.func, *held.args, *held.keywords.values()]
+        elif isinstance(held, list | tuple | dict):
+            queue += list(held.values() if isinstance(held, dict) else held)[:100]
+        elif held is function or isinstance(held, FunctionType | MethodType):
+            queue += _held(held)
+    return list(found)
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function, a method or an object that can be called may use."""
+    held = [getattr(function, "__self__", None), getattr(function, "__func__", None)]
+    held += getattr(function, "__defaults__", None) or ()
+    if not isinstance(function, FunctionType | MethodType):
+        held += [*getattr(function, "__dict__", {}).values(), type(function).__call__]
     for cell in getattr(function, "__closure__", None) or ():
         try:
             held.append(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
     code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    held += [names[name] for name in getattr(code, "co_names", ()) if name in names]
-    return list(dict.fromkeys(x for x in held if isinstance(x, nn.Module)))
+    return held + [names[name] for name in getattr(code, "co_names", ()) if name in names]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What kind of call an example is: which arguments hold tokens, along which axes."""
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from attnbook.doctor.subject import (
     DIFFERENT,
     LABELS,
     Subject,
+    cast,
     changed,
     last,
     parameters_of,
@@ -39,7 +41,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         CallFailed: if it fails, or returns nothing that can be judged; says how it was called.
     """
     module = getattr(module, "_orig_mod", module)  # of a compiled module
-    subject = _subject(module, example, claims)
+    subject = _precise(_subject(module, example, claims))
     inputs = subject.inputs
     call = "called it with " + ", ".join(f"{name}={_shape(x)}" for name, x in inputs.items())
     try:
@@ -96,6 +98,23 @@ def _subject(module: Callable[..., Any], example: tuple[Any, ...], claims: Claim
     )
     inputs = {".".join(k): x for k, (_, x) in zip(keys, leaves, strict=True)}
     return Subject(module, claims, inputs, spec)
+
+
+def _precise(subject: Subject) -> Subject:
+    """A copy in float32 of a module in half precision, whose rounding hides what is looked for."""
+    module = subject.module
+    given = (*subject.parameters.values(), *subject.inputs.values())
+    half = any(isinstance(x, Tensor) and x.dtype in (torch.half, torch.bfloat16) for x in given)
+    if not half or not isinstance(module, nn.Module):
+        return subject
+    inputs = cast(subject.inputs, torch.float32)
+    precise = replace(subject, module=copy.deepcopy(module).float(), inputs=inputs)
+    try:
+        with precise.mode(training=False):
+            precise.run()
+    except Exception:  # it is of one type only
+        return subject
+    return precise
 
 
 def _name_the_mask(subject: Subject) -> None:

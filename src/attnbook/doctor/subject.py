@@ -279,6 +279,9 @@ def changed(one: Tensor, other: Tensor) -> Tensor:
     """How much each token's output differs, (batch, tokens), relative to the largest output."""
     size = torch.nan_to_num(one.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
     difference = (one.float() - other.float()).abs()
+    rounding = torch.finfo(one.dtype).eps
+    if rounding > 1e-4:  # half precision
+        difference = difference.masked_fill(difference < 8 * rounding * size, 0.0)
     same = (one == other) | (one.isnan() & other.isnan())
     difference = torch.nan_to_num(difference, nan=torch.inf).masked_fill(same, 0.0)
     return difference.flatten(2).amax(-1) / size if one.dim() > 2 else difference / size
@@ -307,6 +310,15 @@ def tensors_in(result: Any) -> list[Tensor]:
 def _inside(value: Any) -> list[Tensor]:
     known = (Tensor, Mapping, list, tuple)
     return tensors_in(value) if isinstance(value, known) or is_dataclass(value) else []
+
+
+def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """The inputs with floats of another type."""
+
+    def one(x: Any) -> Any:
+        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return {name: one(x) for name, x in inputs.items()}
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:

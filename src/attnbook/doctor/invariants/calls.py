@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.modes import random_operations
 from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, copied
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied
 
 Results = Iterator[Finding | NotJudged]
 
@@ -164,15 +163,6 @@ def half_precision(subject: Subject) -> Results:
                 "nearly the same outputs",
             )
             return
-
-
-def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    """The inputs with floats of another type."""
-
-    def one(x: Any) -> Any:
-        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    return {name: one(x) for name, x in inputs.items()}
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
