@@ -701,7 +701,7 @@ def _others() -> Iterator[Planted]:
             masked,
             vectors,
             {**causal, "scale": ROOT},
-            ("other scale",),
+            ("scale of the heads",),
         ),
         (
             "future",
