@@ -75,7 +75,7 @@ CHECKS: dict[str, Check] = {
     "dropout": Check(invariants.dropout),
     "gradients": Check(invariants.gradients),
     "half precision": Check(invariants.half_precision, MODELS),
-    "masks in the loss": Check(losses.future, LOSS, "causal"),
+    "masks in the loss": Check(losses.future, LOSS),
     "shift": Check(losses.shift, LOSS),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),

@@ -90,7 +90,10 @@ CAUSES: dict[str, Cause] = {
     "no scale": Cause("query @ key.mT * d_head**-0.5"),
     "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
     "scale of the heads": Cause("query @ key.mT * d_head**-0.5: by the width, not the number"),
-    "scale of the tokens": Cause("query @ key.mT * d_head**-0.5: query.shape[-1], not shape[-2]"),
+    "scale of the tokens": Cause(
+        "query @ key.mT * d_head**-0.5, with d_head = query.shape[-1], not shape[-2]",
+        ("prefix", "cache", "padding"),
+    ),
     "scaled twice": Cause(
         "query @ key.mT * d_head**-0.5, once: F.scaled_dot_product_attention scales by itself"
     ),
@@ -107,7 +110,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "heads not concatenated": Cause(
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
-        LEAKS,
+        (*LEAKS, "number of heads"),
     ),
     "attention between heads": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2) before query @ key.mT",

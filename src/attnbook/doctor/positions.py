@@ -25,7 +25,7 @@ def positions(subject: Subject) -> Results:
     first = next(own, None)
     claimed = subject.claims.position
     if claimed is None and first is not None:
-        claimed = "rotary" if rotary.is_there(subject, first) else _bias(subject, first)
+        claimed = "rotary" if rotary.is_there(subject, first) else _bias(first)
     if claimed is None:
         yield NotJudged("positions", "what kind they are of", "position=…")
         return
@@ -58,15 +58,18 @@ def positions(subject: Subject) -> Results:
         yield from rotary.angles(subject, first, done)
 
 
-def _bias(subject: Subject, a: Attention) -> str | None:
-    """``"alibi"``, if what is added to the logits is linear in the distance, and not zero."""
-    if a.logits is None or a.logits.shape[1] != a.logits.shape[2] or a.logits.shape[1] < 4:
+def _bias(a: Attention) -> str | None:
+    """What is added to the logits of equal tokens: the distance, or something of i + j."""
+    x = a.logits
+    if x is None or x.shape[1] != x.shape[2] or x.shape[1] < 4:
         return None
-    last = a.logits[:, -1]
-    steps = last.diff(dim=-1)
-    linear = (steps - steps[:, :1]).abs().amax(-1) < 1e-4 * steps.abs().amax(-1)
-    same = (a.logits.diagonal(0, 1, 2) - a.logits[:, :1, 0]).abs().max() < 1e-4 * steps.abs().max()
-    return "alibi" if linear.all() and same else None
+    steps, by_distance = x[:, -1].diff(dim=-1), _differ(x[:, :-1, :-1], x[:, 1:, 1:]) < 1e-4
+    if not steps.isfinite().all() or steps.abs().max() < 1e-3:
+        return None
+    if by_distance and (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max():
+        return "alibi"
+    by_sum = _differ(x[:, :-1, 1:], x[:, 1:, :-1]) < 1e-4
+    return "relative" if by_sum and not by_distance else None
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -86,25 +89,22 @@ def _not_relative(logits: Tensor) -> float:
     """How much logits of the same distance differ, up to what is added to all keys alike."""
     own = logits.diagonal(0, 1, 2)[..., None]
     if logits.shape[1] != logits.shape[2] or (own < CLOSED).any():
-        return _not_toeplitz(logits)
+        return _differ(logits[:, :-1, :-1], logits[:, 1:, 1:])
     rest = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
-    open_ = rest.isfinite()
-    spread = logits[logits > CLOSED].max() - logits[logits > CLOSED].min()
-    if rest[open_].max() - rest[open_].min() < 1e-4 * spread:
+    if _spread(rest) < 1e-4 * _spread(logits):
         return 1.0  # they depend on the query's position alone
-    return _not_toeplitz(rest)
+    return _differ(rest[:, :-1, :-1], rest[:, 1:, 1:])
 
 
-def _not_toeplitz(logits: Tensor) -> float:
-    """How much logits of the same distance differ, relative to all."""
-    open_ = logits > CLOSED
-    spread = float(logits[open_].max() - logits[open_].min())
-    worst = 0.0
-    for offset in range(-logits.shape[1] + 2, logits.shape[2] - 1):
-        line = logits.diagonal(offset, 1, 2)
-        if (line > CLOSED).all():
-            worst = max(worst, float((line.amax(-1) - line.amin(-1)).max()))
-    return worst / max(spread, 1e-12)
+def _differ(one: Tensor, other: Tensor) -> float:
+    """How much logits differ where both are open, relative to all."""
+    both = (one > CLOSED) & (other > CLOSED)
+    return float((one - other)[both].abs().max()) / max(_spread(one), 1e-12) if both.any() else 0.0
+
+
+def _spread(logits: Tensor) -> float:
+    open_ = logits[logits > CLOSED]
+    return float(open_.max() - open_.min())
 
 
 def _alibi(subject: Subject, a: Attention, done: str) -> Results:
@@ -140,7 +140,7 @@ def sinusoids(subject: Subject) -> Results:
             equal = (values - sines).abs().amax(0) < 1e-3
             if values.abs().max() > 1.001 or not equal.any():
                 continue  # it is no such table
-            off, fall = _not_toeplitz((values @ values.T)[None]), rotary.falls(values)
+            off, fall = _not_relative((values @ values.T)[None]), rotary.falls(values)
             found = right = ""
             if off > 1e-3:
                 found = f"products of rows at the same distance differ by {off:.1%}"
