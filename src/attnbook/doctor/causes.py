@@ -71,6 +71,25 @@ CAUSES: dict[str, Cause] = {
         "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention",
         ("padding",),
     ),
+    "NaN where the mask forbids": Cause(
+        "fill with -torch.inf, not +inf or 0 * -inf; real tokens need one key that is open",
+        ("padding", "empty rows", "finite"),
+    ),
+    "padding is pooled": Cause(
+        "(x * real[..., None]).sum(1) / real.sum(1, keepdim=True): a mean over real tokens",
+        ("padding", "empty rows"),
+    ),
+    "convolution over padding": Cause(
+        "x = x * real[..., None] before the convolution", ("padding",)
+    ),
+    "a token does not attend to itself": Cause(
+        "torch.ones(T, T, dtype=torch.bool).tril(): .tril(-1) forbids the diagonal",
+        (*LEAKS, "gradients"),
+    ),
+    "mask at the upper left": Cause(
+        "torch.ones(new, all, dtype=torch.bool).tril(all - new): the last query attends to all",
+        ("cache",),
+    ),
     "empty rows are NaN": Cause(
         "a softmax over nothing is 0/0: give such rows zeros, as attnbook.attention_weights does"
     ),
@@ -79,6 +98,7 @@ CAUSES: dict[str, Cause] = {
     "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
+    "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", LEAKS),
     "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
@@ -88,6 +108,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "no scale": Cause("query @ key.mT * d_head**-0.5"),
     "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
+    "scale of the heads": Cause("query @ key.mT * d_head**-0.5: by the width, not the number"),
+    "scale of the tokens": Cause(
+        "query @ key.mT * d_head**-0.5, with d_head = query.shape[-1], not shape[-2]",
+        ("prefix", "cache", "padding"),
+    ),
     "scaled twice": Cause(
         "query @ key.mT * d_head**-0.5, once: F.scaled_dot_product_attention scales by itself"
     ),
@@ -101,6 +126,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", LEAKS
+    ),
+    "heads not concatenated": Cause(
+        "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
+        (*LEAKS, "number of heads"),
     ),
     "attention between heads": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2) before query @ key.mT",
@@ -126,6 +155,9 @@ CAUSES: dict[str, Cause] = {
     ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
     "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
+    "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
+    "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),
     "norm that does not normalise": Cause(
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
         "variance"
@@ -160,11 +192,19 @@ CAUSES: dict[str, Cause] = {
         "frequency for both halves",
         ("cache",),
     ),
+    "rotary angles of d_model": Cause(
+        "base ** (-torch.arange(0, d_head, 2) / d_head): d_head in both, not d_model"
+    ),
+    "other rotary base": Cause("base ** (-torch.arange(0, d_head, 2) / d_head), with that base"),
+    "queries turned ahead of keys": Cause(
+        "rotate queries and keys by the same positions, torch.arange(tokens)", ("cache",)
+    ),
     "values are rotated": Cause("rotate queries and keys only"),
     "bias rises with distance": Cause(
         "bias = -slope * (query position - key position)", ("order",)
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
+    "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
     "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
     "other sinusoids": Cause(
         "angle = t / 10000**(2 * i / d_model); table[:, 0::2] = sin(angle), [:, 1::2] = cos(angle)"

@@ -18,7 +18,7 @@ BATCH_NORMS = (
 )
 USUAL = re.compile(
     r"(^|[._])(w?_?[qkvo]|query|key|value|out|output|(c|q|k|v|o|out|output)_?proj|proj|to_[qkv]|"
-    r"to_out|fc_out|norm_?\d?|ln_?\d?)(\.|$)",
+    r"to_out|fc_out|outs|(final_)?(layer_?)?norm_?(f|\d)?|ln_?(f|\d)?)(\.|$)",
     re.IGNORECASE,
 )
 ROUNDING = 1e-6
@@ -306,25 +306,40 @@ def _step(rest: Tensor, upper: Tensor) -> float:
     return step if spread < 0.1 * step else 0.0
 
 
-def padding_leak(subject: Subject, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
+def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
     """Why a real token depends on padding, and where."""
     n_sequences, n_keys = allowed.shape
+
+    def columns(weights: Tensor) -> Tensor:
+        """Which keys somebody attends to: (batch, heads, keys)."""
+        return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
+
+    masked = False
     for a in subject.trace(inputs).attentions:
         if a.weights.shape[-1] != n_keys or len(a.weights) % n_sequences:
             continue
-        open_ = a.weights.nan_to_num(1) != 0
-        columns = open_.unflatten(0, (n_sequences, -1)).any(2)  # (batch, heads, keys)
-        if (columns & ~allowed[:, None]).any():
-            return _open_padding(subject, a, columns, allowed), in_module(a.softmax_node)
+        where = in_module(a.softmax_node)
+        if (columns(a.weights) & ~allowed[:, None]).any():
+            return _open_padding(subject, a, columns(a.weights), allowed), where
+        if (columns(a.softmax) & ~allowed[:, None]).any():
+            return "mask after the softmax", where
+        masked = True
+    if masked and subject.kind == "pooled":
+        return "padding is pooled", ""
     token = int((~allowed[0]).nonzero()[-1])
-    one, other = _traces(subject, inputs, subject.attended[0], token)
+    one, other = _traces(subject, inputs, name, token)
     node = first_spread(one, other, n_keys, {token}, square=True)
-    return _cause_of(node, one, "tokens mixed elsewhere"), _at(node)
+    cause = _cause_of(node, one, "tokens mixed elsewhere")
+    if cause == "convolution into the future" and not subject.claims.causal:
+        cause = "convolution over padding"
+    return cause, _at(node)
 
 
 def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allowed: Tensor) -> str:
     """What is wrong with a mask that leaves padding open."""
     blocked = ~allowed[0]
+    if attention.logits is not None and (attention.logits == torch.inf).any():
+        return "NaN where the mask forbids"
     if (columns[0] == blocked).all():
         return "mask of wrong polarity"
     rest = residual(subject, attention)
@@ -442,7 +457,8 @@ def should_run(name: str, running: set[str]) -> bool:
             return any(n.startswith(f"{around}.") for n in running)
         if ".".join(words[:depth]) in running:
             break
-    return bool(USUAL.search(".".join(words[-2:])))
+    around = ".".join(words[:-2])  # what never ran is for another setting
+    return around in running and bool(USUAL.search(".".join(words[-2:])))
 
 
 def has_positions(subject: Subject) -> bool:

@@ -74,19 +74,26 @@ def shift(subject: Subject) -> Results:
 
 
 def future(subject: Subject) -> Results:
-    """The masks of a causal model are causal (an encoder's beside them are not)."""
-    found = locate.own(subject)
-    if not subject.claims.causal or len(set(map(subject.length, subject.sources))) > 1:
+    """What predicts the next token does not attend to it (an encoder beside it may)."""
+    found, claimed = locate.own(subject), subject.claims.causal
+    if claimed is False or len(set(map(subject.length, subject.sources))) > 1:
         return  # two stacks, and which is which is not known
-    if found and all(locate.support(a).triu(1).any() for a in found):
-        yield finding(
-            "error",
-            "future",
-            locate.open_mask(subject, found),
-            "observed the weights" + locate.in_module(found[0].softmax_node),
-            "tokens attend to later ones",
-            "to themselves and to earlier ones",
-        )
+    if not found or not all(locate.support(a).triu(1).any() for a in found):
+        return
+    if claimed is None:
+        inputs, ids = sequences(subject, 3)
+        compared = _compared(subject.trace(inputs), ids)
+        if compared is None or compared[1] < 0.99:
+            yield NotJudged("future", "whether it predicts the next token", "causal=True")
+            return
+    yield finding(
+        "error",
+        "future",
+        locate.open_mask(subject, found),
+        "observed the weights" + locate.in_module(found[0].softmax_node),
+        "tokens attend to later ones" + (", the next of which they predict" * (claimed is None)),
+        "to themselves and to earlier ones",
+    )
 
 
 def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:

@@ -124,6 +124,8 @@ def _tensor(tensor: Tensor) -> Callable[[], None]:
     grad, inside = tensor.grad, None if tensor.grad is None else tensor.grad.clone()
 
     def undo() -> None:
+        if not tensor.is_leaf:  # written in place by a call with gradients
+            tensor.detach_()
         tensor.data = data
         _put_back(data, values)
         tensor.requires_grad_(wanted)

@@ -79,6 +79,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
     _find_same(subject)
     if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
         subject.kind = "pooled"
+    if output.dim() == 2 and subject.batch == 0 and subject.kind in ("tokens", "encoder-decoder"):
+        subject.flat = len(output) == subject.n_sequences * subject.n_tokens
     with subject.mode(training=False):
         subject.vocabularies = dict(_vocabularies(subject))
         if subject.claims.batch_first is None and _tokens_come_first(subject):
@@ -171,8 +173,11 @@ def _is_ids(name: str, value: Any) -> bool:
 
 def _find_axes(subject: Subject, output: Tensor) -> None:
     value = subject.inputs[subject.target]
-    if value.is_floating_point() and value.dim() == 4:  # (batch, heads, tokens, d_head)
+    if value.is_floating_point() and value.dim() == 4:
+        # (batch, heads, tokens, d_head), or pictures, whose tokens are the module's own.
         subject.batch, subject.tokens = 0, 2
+        if subject.parameters and subject.kind == "attention":
+            subject.kind = "pictures"
     elif value.dim() == (2 if value.is_floating_point() else 1):
         subject.batch, subject.tokens = None, 0
     elif subject.claims.batch_first is False or _says_sequence_first(subject):
@@ -211,7 +216,8 @@ def _channels_come_first(subject: Subject) -> bool:
 
 def _is_pooled(subject: Subject, output: Tensor) -> bool:
     """Whether there is a row for each sequence, and none for each token."""
-    return subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in output.shape[1:]
+    alone = subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in output.shape[1:]
+    return alone and len(output) == subject.n_sequences
 
 
 def _target_first(subject: Subject, output: Tensor) -> None:

@@ -17,7 +17,7 @@ from attnbook.doctor.claims import Claims
 from attnbook.doctor.manners import modules_in
 from attnbook.doctor.trace import Trace
 
-Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "loss"]
+Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "pictures", "loss"]
 Inputs = dict[str, Any]
 LABELS = ("labels", "label", "targets", "target", "y")
 DIFFERENT = 1e-5
@@ -36,10 +36,11 @@ class Subject:
         spec: how a call is put together from them: (arguments, keywords).
         sources: names of the inputs that hold tokens: vectors, or ids.
         kind: ``"attention"`` (vectors → vectors), ``"tokens"`` (ids → something for each token),
-            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids) or
-            ``"loss"`` (a number).
+            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids),
+            ``"pictures"`` or ``"loss"`` (a number).
         batch, tokens: the axes of the batch (``None`` without one) and of the tokens.
         out_tokens: the axis of the output's tokens.
+        flat: the output is (batch × tokens, …).
         which: which of the tensors that it returns is the output.
         vocabularies: how many ids each source may have.
         cut: what of the example is used, if it is not all.
@@ -56,6 +57,7 @@ class Subject:
     batch: int | None = 0
     tokens: int = 1
     out_tokens: int = 1
+    flat: bool = False
     which: int = 0
     vocabularies: dict[str, int] = field(default_factory=dict)
     cut: str = ""
@@ -125,6 +127,7 @@ class Subject:
             "tokens": "ids → a row for each token",
             "pooled": "tokens → a row for each sequence",
             "encoder-decoder": "two sequences of ids → a row for each token",
+            "pictures": "pictures → vectors",
             "loss": "ids → a loss",
         }
         return kinds[self.kind] + self.cut
@@ -155,7 +158,7 @@ class Subject:
     @property
     def is_self(self) -> bool:
         """Whether the tokens attend to each other."""
-        return self.kind not in ("loss", "pooled") and self.attended == [self.target]
+        return self.kind not in ("loss", "pooled", "pictures") and self.attended == [self.target]
 
     @property
     def n_tokens(self) -> int:
@@ -241,20 +244,30 @@ class Subject:
 
     def by_token(self, output: Tensor) -> Tensor:
         """(batch, tokens, …), whatever the order of the axes was; one "token" if it is pooled."""
-        if self.kind == "pooled":
+        if self.kind in ("pooled", "pictures"):
             return output[:, None]
+        if self.flat:
+            return output.view(self.n_sequences, -1, *output.shape[1:])
         if self.batch is None:
             return output.movedim(self.out_tokens, 0)[None]
         return output.movedim((self.batch, self.out_tokens), (0, 1))
 
-    def sliced(self, inputs: Inputs, n_tokens: int) -> Inputs:
-        """The first tokens of every source, and of what is as long."""
-        lengths = {self.length(name) for name in self.sources}
-        return self.resized(inputs, {n: min(n, n_tokens) for n in lengths})
+    def sliced(self, inputs: Inputs, n_tokens: int, name: str = "") -> Inputs:
+        """The first tokens of one source, or of every source, and of what is as long."""
+        names = self.same if name in self.same else [name] if name else self.sources
+        lengths = {self.length(n): min(self.length(n), n_tokens) for n in names}
+        return self.resized(inputs, lengths, kept=[n for n in self.sources if n not in names])
 
-    def resized(self, inputs: Inputs, lengths: dict[int, int], n_sequences: int = 0) -> Inputs:
+    def resized(
+        self,
+        inputs: Inputs,
+        lengths: dict[int, int],
+        n_sequences: int = 0,
+        kept: Collection[str] = (),
+    ) -> Inputs:
         """Fewer of the tokens, by their number, and of the sequences; of masks for them, too."""
         batch = {self.n_sequences: n_sequences or self.n_sequences}
+        whole = [id(inputs[name]) for name in kept]
         cut: dict[int, Tensor] = {}
         for value in (x for x in inputs.values() if isinstance(x, Tensor)):
             source = any(value is inputs[name] for name in self.sources)
@@ -262,7 +275,7 @@ class Subject:
             for axis, n in enumerate(value.shape):
                 if axis == self.batch if source else axis == 0 and n in batch:
                     short = short.narrow(axis, 0, batch.get(n, n))
-                elif axis == self.tokens or not source:
+                elif (axis == self.tokens or not source) and id(value) not in whole:
                     short = short.narrow(axis, 0, lengths.get(n, n))
             cut[id(value)] = short
         return {name: cut.get(id(value), value) for name, value in inputs.items()}

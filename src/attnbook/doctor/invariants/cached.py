@@ -70,8 +70,11 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     names = subject.same or [subject.target]
     single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, last)}))
     alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
-    if alone or not _reaches(subject, step, inputs, 0, [1] * subject.n_tokens, -1):
+    n, one = subject.n_tokens, [1] * subject.n_tokens
+    if alone or not _reaches(subject, step, inputs, 0, one, -1):
         return "the cache is not attended to"
+    if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
+        return "mask at the upper left"
     if locate.has_positions(subject):
         return "positions restart with the cache"
     return "cached differs from full"

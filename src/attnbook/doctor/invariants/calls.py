@@ -9,6 +9,8 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.invariants.padded import padded
+from attnbook.doctor.masking import block
 from attnbook.doctor.modes import random_operations
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied
@@ -25,7 +27,10 @@ def finite(subject: Subject) -> Results:
         if output.isfinite().all():
             continue
         bad = int((~output.isfinite()).sum())
-        later = any(locate.pattern(s) == "strictly later" for s in locate.supports(subject))
+        patterns = [locate.pattern(s) for s in locate.supports(subject)]
+        if "strictly earlier" in patterns:
+            cause = "a token does not attend to itself"
+        later = "strictly later" in patterns
         yield finding(
             "error" if scale == 1 else "warning",
             "finite",
@@ -140,6 +145,11 @@ def half_precision(subject: Subject) -> Results:
     if len(subject.modules) != 1 or subject.modules[0] is not subject.module:
         return
     inputs = subject.fresh(0)
+    if subject.claims.mask is not None:
+        name = padded(subject)[0]
+        allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
+        allowed[:, -1] = False
+        inputs = block(subject, inputs, name, allowed)
     if not subject.run(inputs).isfinite().all():
         return
     for dtype in (torch.bfloat16, torch.float16):
@@ -155,7 +165,7 @@ def half_precision(subject: Subject) -> Results:
                 return
         if wrong:
             yield finding(
-                "error" if subject.claims.half else "warning",
+                "error" if subject.claims.half else "note",
                 "half precision",
                 "not in half precision",
                 f"called it in {dtype}",

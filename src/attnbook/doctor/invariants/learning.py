@@ -106,7 +106,10 @@ def gradients(subject: Subject) -> Results:
             "an optimizer is given every parameter",
         )
     parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad}
-    _backpropagate(subject, inputs, list(parameters.values()))
+    if not _backpropagate(subject, inputs, list(parameters.values())):
+        if parameters:
+            yield NotJudged("gradients", "no output has a gradient: is it for inference alone?")
+        return
     without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
     without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
     dead = [n for n in without if n in used and not n.endswith("bias")]
@@ -134,8 +137,8 @@ def gradients(subject: Subject) -> Results:
         )
 
 
-def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Parameter]) -> None:
-    """A random mixture of all outputs."""
+def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Parameter]) -> bool:
+    """A random mixture of all outputs; whether there is one."""
     seed_all(0)
     with torch.enable_grad(), subject.mode(training=True), no_dropout():
         outputs = [x for x in tensors_in(subject.call(inputs)) if x.requires_grad]
@@ -148,14 +151,15 @@ def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Paramet
             total = total + (torch.nan_to_num(x.float()) * noise).sum()
         if outputs:
             total.backward()
+    return bool(outputs)
 
 
 def _part_without(parameter: nn.Parameter) -> bool:
-    """Whether queries, keys or values, or a head, have no gradient in what holds all of them."""
+    """Whether queries, keys or values have no gradient in what holds all of them."""
     if parameter.grad is None or parameter.dim() not in (2, 3):
         return False
     if parameter.dim() == 3:
-        return len(parameter) < 9 and any(not part.any() for part in parameter.grad)
+        return len(parameter) == 3 and any(not part.any() for part in parameter.grad)
     wide = parameter.grad if parameter.shape[0] > parameter.shape[1] else parameter.grad.T
     if len(wide) != 3 * wide.shape[1]:
         return False
