@@ -50,7 +50,7 @@ CHECKS: dict[str, Check] = {
     "calls are independent": Check(invariants.memory),
     "arguments untouched": Check(invariants.untouched),
     "weights": Check(weights.weights),
-    "heads": Check(heads.heads),
+    "heads": Check(heads.heads, (*ROWS, "pooled", *LOSS)),
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
     "groups": Check(heads.groups),

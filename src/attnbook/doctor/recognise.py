@@ -69,7 +69,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.kind = "loss"
     elif floats:
         subject.kind = "attention"
-    elif len(ids) > 1 and output.shape[:2] == inputs[ids[-1]].shape[:2]:
+    elif len(ids) > 1 and _belongs(output, inputs[ids[-1]]):
         subject.kind = "encoder-decoder"
     else:
         subject.kind, subject.sources = "tokens", ids[:1]
@@ -169,6 +169,12 @@ def _is_ids(name: str, value: Any) -> bool:
     if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
         return False
     return value.dim() in (1, 2) and not any(word in name.lower() for word in NOT_IDS)
+
+
+def _belongs(output: Tensor, ids: Tensor) -> bool:
+    """Whether there is a row for each id, in (batch, tokens, …) or (batch × tokens, …)."""
+    flat = output.dim() == 2 and len(output) == ids.numel()
+    return output.shape[:2] == ids.shape[:2] or flat
 
 
 def _find_axes(subject: Subject, output: Tensor) -> None:

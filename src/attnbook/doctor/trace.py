@@ -7,6 +7,8 @@ so that one kind of observation serves every style of code.
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -267,10 +269,8 @@ def _assemble(
     a, b = factors(score)
     # Which layout of the softmax is the layout of the weights?
     layouts: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x.mT]
-    if gave.dim() >= 4:
-        layouts += [lambda x: x.transpose(0, 1), lambda x: x.transpose(-3, -2)]
-        layouts += [lambda x: x.movedim(-1, 1), lambda x: x.movedim(1, -1)]
-        layouts += [lambda x: x.movedim(1, -1).mT]
+    if gave.dim() == 4:
+        layouts = [partial(torch.permute, dims=dims) for dims in permutations(range(4))]
     support = weights != 0
     best, layout = math.inf, layouts[0]
     for move in layouts:

@@ -1,5 +1,6 @@
 """Training differs from evaluation by dropout only, and every parameter learns."""
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -12,6 +13,8 @@ from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
 
+MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
+"""Names of arguments without which some parameters have nothing to do."""
 Results = Iterator[Finding | NotJudged]
 
 
@@ -113,8 +116,13 @@ def gradients(subject: Subject) -> Results:
     without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
     without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
     dead = [n for n in without if n in used and not n.endswith("bias")]
+    live = {_any_layer(n) for n in parameters if n not in without}
+    zero = [n for n in dead if parameters[n].grad is not None and _any_layer(n) in live]
+    dead = [n for n in dead if n not in zero or locate.USUAL.search(n)]
     unused = [n for n in without if n not in used]
     inside = [n for n in unused if locate.should_run(n, running)]
+    if any(MEMORY.search(name) for name in subject.optional):
+        inside = []  # cross-attention to what the example leaves out
     alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
     if dead and not alone:
         yield finding(
@@ -135,6 +143,10 @@ def gradients(subject: Subject) -> Results:
             + (", though what it belongs to did" if inside else ""),
             "every parameter takes part, unless it is for another task",
         )
+
+
+def _any_layer(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Parameter]) -> bool:
