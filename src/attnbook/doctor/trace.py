@@ -286,8 +286,8 @@ def _assemble(
         def layout(x: Tensor) -> Tensor:
             return x.reshape(shape)
 
-    gave = gave if softmax.name != "exp" else weights
-    soft, logits = layout(gave).reshape(shape), layout(given).reshape(shape)
+    soft = layout(gave).reshape(shape) if softmax.name != "exp" else weights
+    logits = layout(given).reshape(shape)
     products = a @ b  # baddbmm gives more than that
     query, key = a, b.mT
     nodes = [n for n, _ in score.inputs][-2:]
