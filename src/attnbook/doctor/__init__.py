@@ -64,7 +64,7 @@ CHECKS: dict[str, Check] = {
     "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
     "memory": Check(blocks.memory, ROWS),
     "order": Check(invariants.order, ROWS),
-    "positions": Check(positions.positions, ROWS),
+    "positions": Check(positions.positions, MODELS),
     "window": Check(blocks.window, needs="window"),
     "residual": Check(blocks.residual, ROWS),
     "norms": Check(blocks.norms),

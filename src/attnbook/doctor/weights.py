@@ -100,7 +100,7 @@ def _of_tokens(subject: Subject, score: Node) -> bool:
     """Whether a product is of projections, over their widths: tokens × tokens."""
     for node, _ in score.inputs[-2:]:
         names = {n.name.rstrip("_") for n, _ in path(node)}
-        if not names & set(PRODUCTS) or names & FEATURES:
+        if names & FEATURES:
             return False
     inputs = subject.fresh(0)
     other = subject.trace(subject.replaced(inputs, subject.target, 0, 0))
@@ -143,7 +143,9 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
             return "mask after the softmax", over
         return "", ""
     if (a.weights.sum(-2) - 1).abs().max() < 1e-3 and a.weights.shape[-1] > 1:
-        return "softmax over the queries", over + "; over the queries they are 1"
+        last = not by_hand and axis == soft.dim() - 1
+        cause = "weights transposed" if last else "softmax over the queries"
+        return cause, over + "; over the queries they are 1"
     if (soft.sum(axis) - 1).abs().max() < 1e-3 and soft.dim() >= 3:
         found = over + f"; over axis {axis} of {list(soft.shape)} they are 1"
         if axis == 0 and (soft.dim() == 4 or len(soft) == subject.n_sequences):
