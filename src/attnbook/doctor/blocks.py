@@ -30,28 +30,6 @@ def memory(subject: Subject) -> Results:
             return
 
 
-def residual(subject: Subject) -> Results:
-    """There is a way around the attention: what it gives is added."""
-    found = locate.attentions(subject)
-    made = [node for a in found if (node := projected(a.query_node)) is not None]
-    in_a_row = any(not x.args[-2].equal(made[0].args[-2]) for x in made)  # not heads of one
-    if not in_a_row and not subject.claims.residual:
-        return
-    silenced = {a.context_node.index for a in found}
-    inputs = subject.fresh(0)
-    other = subject.replaced(inputs, subject.target, 0, 0)
-    one, two = (subject.trace(x, silenced).output for x in (inputs, other))
-    if found and one is not None and two is not None and one.equal(two):
-        yield finding(
-            "error" if subject.claims.residual else "warning",
-            "residual",
-            "no way around the attention",
-            "set what the attentions give to zero, and changed a token",
-            "its output did not change",
-            "x + attention(x): it changes",
-        )
-
-
 def norms(subject: Subject) -> Results:
     """What a norm gives does not depend on the length of what it is given."""
     for name, module, args, kwargs in locate.norm_calls(subject):

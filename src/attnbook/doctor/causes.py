@@ -141,6 +141,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
     "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
+    "a sum with an older x": Cause(
+        "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
+    ),
     "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
     "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
     "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),

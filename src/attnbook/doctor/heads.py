@@ -25,8 +25,11 @@ def heads(subject: Subject) -> Results:
     if twin is not None:
         rows = _rows(first.query, twin.query)
         yield from _split(subject, first, rows, token)
-        if subject.is_self and all(r == {token} for r in rows.values()):
-            yield from _keys(first, twin, token)
+    if not subject.is_self:
+        other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
+        twin = next(iter(other.attentions), None)
+    if twin is not None and twin.key.shape == first.key.shape:
+        yield from _keys(first, twin, token)
     yield from _merge(subject, trace)
     yield from _concatenated(subject, trace)
     yield from _all_alike(subject, trace)
@@ -181,7 +184,8 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
         gave = node.outputs[0].flatten().sort()[0]
         if any(gave.shape == x.shape and torch.allclose(gave, x, atol=1e-6) for x in wanted):
             n_heads, d = len(by_head), by_head.shape[-1]
-            part = subject.claims.n_heads or n_heads * d <= made.args[-2].shape[-1]
+            again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
+            part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
             yield finding(
                 "error" if part else "warning",
                 "heads",

@@ -277,7 +277,7 @@ def first_loss(subject: Subject) -> Results:
         targets = torch.randint(width, (len(logits),), generator=torch.Generator().manual_seed(0))
         loss = float(F.cross_entropy(logits, targets))
     expected = math.log(width)
-    if not loss < 2 * expected + 1 or loss < 0.5 * expected:
+    if not loss < 1.5 * expected + 0.5 or loss < 0.5 * expected:
         yield finding(
             "warning",
             "first loss",

@@ -88,7 +88,7 @@ def _one_row(subject: Subject) -> Results:
         given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
     for (name, table), gradient in zip(tables.items(), given, strict=True):
         rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
-        if rows == 1 and table.squeeze().shape[0] >= subject.n_tokens > 1:
+        if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
             done = f"backpropagated into {name}, called with {subject.n_tokens} tokens"
             found, right = "a single row gets a gradient", "a row for each token"
             yield finding("error", "positions", "positions without effect", done, found, right)
