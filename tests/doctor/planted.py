@@ -214,7 +214,7 @@ IN_ATTENTION: list[tuple[str, str, tuple[str, ...], bool, tuple[str, ...], str]]
         "transposed weights",
         ("einsum",),
         False,
-        ("softmax over the queries", "weights do not sum to one"),
+        ("weights transposed",),
         "",
     ),
     (

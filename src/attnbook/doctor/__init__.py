@@ -15,7 +15,16 @@ from typing import Any
 
 import torch
 
-from attnbook.doctor import blocks, heads, invariants, losses, positions, projections, weights
+from attnbook.doctor import (
+    blocks,
+    heads,
+    invariants,
+    losses,
+    positions,
+    projections,
+    residuals,
+    weights,
+)
 from attnbook.doctor.causes import CAUSES, finding
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
@@ -65,9 +74,9 @@ CHECKS: dict[str, Check] = {
     "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
     "memory": Check(blocks.memory, ROWS),
     "order": Check(invariants.order, ROWS),
-    "positions": Check(positions.positions, ROWS),
+    "positions": Check(positions.positions, MODELS),
     "window": Check(blocks.window, needs="window"),
-    "residual": Check(blocks.residual, ROWS),
+    "residual": Check(residuals.residual, ROWS),
     "norms": Check(blocks.norms),
     "norm order": Check(blocks.norm_order, needs="norm"),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),

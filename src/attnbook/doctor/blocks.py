@@ -30,43 +30,23 @@ def memory(subject: Subject) -> Results:
             return
 
 
-def residual(subject: Subject) -> Results:
-    """There is a way around the attention: what it gives is added."""
-    found = locate.attentions(subject)
-    layers = {a.softmax_node.module for a in found}
-    if len(layers) < 2 and not subject.claims.residual:
-        return
-    silenced = {a.context_node.index for a in found}
-    inputs = subject.fresh(0)
-    other = subject.replaced(inputs, subject.target, 0, 0)
-    one, two = (subject.trace(x, silenced).output for x in (inputs, other))
-    if found and one is not None and two is not None and one.equal(two):
-        yield finding(
-            "error" if subject.claims.residual else "warning",
-            "residual",
-            "no way around the attention",
-            "set what the attentions give to zero, and changed a token",
-            "its output did not change",
-            "x + attention(x): it changes",
-        )
-
-
 def norms(subject: Subject) -> Results:
     """What a norm gives does not depend on the length of what it is given."""
     for name, module, args, kwargs in locate.norm_calls(subject):
-        one, other = (module(args[0] * c, *args[1:], **kwargs) for c in (1e2, 1e3))
+        x = args[0]
+        one, other, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
         if not isinstance(one, Tensor) or not one.isfinite().all():
             continue
-        off = float((one - other).abs().max() / one.abs().max().clamp(min=1e-30))
+        size = one.abs().max().clamp(min=1e-30)
+        off, larger = float((one - other).abs().max() / size), float(moved.abs().max() / size)
+        done, found = f"called {name or 'the norm'} with its input × ", ""
         if off > 0.05:
-            yield finding(
-                "error",
-                "norms",
-                "norm that does not normalise",
-                f"called {name or 'the norm'} with its input × 100 and × 1000",
-                f"its outputs differ by {off:.0%}",
-                "the same outputs",
-            )
+            done, found = done + "100 and × 1000", f"its outputs differ by {off:.0%}"
+        elif larger > 2 * x.shape[-1] ** 0.5:  # divided by the standard deviation, not centred
+            done, found = done + "100, and + 100", f"the latter's are {larger:.0f} times as large"
+        if found:
+            cause = "norm that does not normalise"
+            yield finding("error", "norms", cause, done, found, "outputs of the same size")
             return
 
 

@@ -18,6 +18,7 @@ LEAKS = (
     *("order of sequences", "empty rows", "half precision", "training"),
 )
 ALL = ("*",)
+ALL_THAT_FOLLOWS = (*LEAKS, "finite", "gradients", "residual", "norms")
 AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
 
 CAUSES: dict[str, Cause] = {
@@ -26,11 +27,11 @@ CAUSES: dict[str, Cause] = {
     "no causal mask": Cause(
         "logits = logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with "
         "causal = torch.ones(T, T, dtype=torch.bool).tril()",
-        ("prefix", "cache", "training"),
+        ("prefix", "cache", "training", "window"),
     ),
     "causal mask off by one": Cause(
         "torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids",
-        ("prefix", "cache", "training"),
+        ("prefix", "cache", "training", "window"),
     ),
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
@@ -39,11 +40,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
-        ("future", "prefix", "cache", "padding", "training"),
+        ("future", "prefix", "cache", "padding", "training", "window"),
     ),
     "mask added as a number": Cause(
         "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
-        ("future", "prefix", "cache", "padding", "training"),
+        ("future", "prefix", "cache", "padding", "training", "window"),
     ),
     "mask after the softmax": Cause(
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
@@ -51,11 +52,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "mask not everywhere": Cause(
         "give the mask to every layer, head and sequence",
-        ("prefix", "cache", "padding", "training"),
+        ("prefix", "cache", "padding", "training", "window"),
     ),
     "mask of another shape": Cause(
         "print the mask as it meets the logits, (batch, heads, queries, keys)",
-        ("future", "prefix", "cache", "training"),
+        ("future", "prefix", "cache", "training", "window"),
     ),
     "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
     "mask on the queries": Cause(
@@ -94,11 +95,12 @@ CAUSES: dict[str, Cause] = {
         "a softmax over nothing is 0/0: give such rows zeros, as attnbook.attention_weights does"
     ),
     # softmax and scale
-    "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
-    "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
-    "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
-    "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", LEAKS),
+    "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
+    "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),
     "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
@@ -131,6 +133,9 @@ CAUSES: dict[str, Cause] = {
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
         (*LEAKS, "number of heads"),
     ),
+    "keys not transposed": Cause(
+        "query @ key.transpose(-2, -1), not query @ key.reshape(…, d_head, tokens)", LEAKS
+    ),
     "attention between heads": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2) before query @ key.mT",
         ("mixing", "order", "padding", "positions"),
@@ -155,6 +160,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
     "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
+    "a sum with an older x": Cause(
+        "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
+    ),
     "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
     "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
     "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),
@@ -281,7 +290,7 @@ CAUSES: dict[str, Cause] = {
         AT_THE_LOSS,
     ),
     "padding counts in the loss": Cause(
-        "F.cross_entropy(..., ignore_index=padding_id)",
+        "F.cross_entropy(..., ignore_index=padding_id), or (losses * real).sum() / real.sum()",
         AT_THE_LOSS,
     ),
     "first loss is not ln V": Cause(

@@ -23,7 +23,13 @@ def heads(subject: Subject) -> Results:
     other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
     twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
     if twin is not None:
-        yield from _split(subject, first, _rows(first.query, twin.query), token)
+        rows = _rows(first.query, twin.query)
+        yield from _split(subject, first, rows, token)
+    if not subject.is_self:
+        other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
+        twin = next(iter(other.attentions), None)
+    if twin is not None and twin.key.shape == first.key.shape:
+        yield from _keys(first, twin, token)
     yield from _merge(subject, trace)
     yield from _concatenated(subject, trace)
     yield from _all_alike(subject, trace)
@@ -56,6 +62,19 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
         right = f"row {token} of every head"
         yield finding("error", "heads", "split without transposing", done, found, right)
+
+
+def _keys(a: Attention, twin: Attention, token: int) -> Results:
+    """A token's numbers are in one key, though a matrix of keys may be square."""
+    rows, d = _rows(a.key, twin.key), a.key.shape[-1]
+    moved = (a.key != twin.key).sum((1, 2)).max() <= d if rows else False  # by no convolution
+    if moved and any(len(r) > 1 for r in rows.values()):
+        done, found = (
+            f"changed token {token}" + where(a),
+            f"keys {sorted(set().union(*rows.values()))} changed",
+        )
+        right = f"key {token} alone"
+        yield finding("error", "heads", "keys not transposed", done, found, right)
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
@@ -165,7 +184,8 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
         gave = node.outputs[0].flatten().sort()[0]
         if any(gave.shape == x.shape and torch.allclose(gave, x, atol=1e-6) for x in wanted):
             n_heads, d = len(by_head), by_head.shape[-1]
-            part = subject.claims.n_heads or n_heads * d <= made.args[-2].shape[-1]
+            again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
+            part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
             yield finding(
                 "error" if part else "warning",
                 "heads",

@@ -1,6 +1,7 @@
 """Positions: whether they act, and by which formula."""
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from attnbook.doctor import locate, rotary
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject
+from attnbook.doctor.subject import Subject, output_of
 from attnbook.doctor.trace import Attention
 
 CLOSED = -1e3
@@ -19,6 +20,7 @@ CLOSED = -1e3
 def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
     yield from sinusoids(subject)
+    yield from _one_row(subject)
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
@@ -70,6 +72,27 @@ def _bias(a: Attention) -> str | None:
         return "alibi"
     by_sum = _differ(x[:, :-1, 1:], x[:, 1:, :-1]) < 1e-4
     return "relative" if by_sum and not by_distance else None
+
+
+def _one_row(subject: Subject) -> Results:
+    """Of a table of positions, as many rows learn as there are tokens."""
+    with torch.enable_grad():
+        output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
+        tables = {
+            name: p
+            for name, p in subject.parameters.items()
+            if re.search(r"pos|wpe", name.lower()) and p.requires_grad and p.squeeze().dim() == 2
+        }
+        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+        mixed = (output * noise).sum()
+        given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
+    for (name, table), gradient in zip(tables.items(), given, strict=True):
+        rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
+        if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
+            done = f"backpropagated into {name}, called with {subject.n_tokens} tokens"
+            found, right = "a single row gets a gradient", "a row for each token"
+            yield finding("error", "positions", "positions without effect", done, found, right)
+            return
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -140,14 +163,18 @@ def sinusoids(subject: Subject) -> Results:
             equal = (values - sines).abs().amax(0) < 1e-3
             if values.abs().max() > 1.001 or not equal.any():
                 continue  # it is no such table
-            off, fall = _not_relative((values @ values.T)[None]), rotary.falls(values)
+            off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
+            fall, d = rotary.falls(angle), values.shape[1]
             found = right = ""
             if off > 1e-3:
                 found = f"products of rows at the same distance differ by {off:.1%}"
                 right = "products that depend on the distance alone"
-            elif fall and math.isclose(fall[0], 1e4 ** (-4 / values.shape[1]), rel_tol=0.01):
-                found = f"frequencies fall by {fall[0]:.4g} from pair to pair: 2i counts twice"
-                right = f"by {1e4 ** (-2 / values.shape[1]):.4g}"
+            elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
+                found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
+                right = f"by {1e4 ** (-2 / d):.4g}"
+            elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):
+                found = f"{len(fast.unique())} different frequencies of {len(fast)}"
+                right = "a different one in each pair"
             if found:
                 yield finding("error", "positions", "other sinusoids", done, found, right)
                 return

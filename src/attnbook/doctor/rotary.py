@@ -55,10 +55,11 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
         right = "both by position × frequency"
         yield finding("error", "positions", "queries turned ahead of keys", done, found, right)
         return
-    found_ratio = falls(a.query[0])
-    if found_ratio is None:
+    angle = turns(a.query[0])
+    ratio = falls(angle)
+    if angle is None or ratio is None:
         return
-    ratio, d = found_ratio
+    d = 2 * int((angle > 1e-6).sum())  # a part may be turned alone
     d_model = max(width or 0, d * heads_in(subject, a))
     base, seen = base_of(subject, a), ratio ** (-d / 2)
     meant = base or 1e4
@@ -97,20 +98,23 @@ def base_of(subject: Subject, a: Attention) -> float | None:
     return None
 
 
-def falls(rows: Tensor) -> tuple[float, int] | None:
-    """By which factor frequencies fall from pair to pair, and how many channels are turned."""
-    if rows.shape[-1] % 2 or len(rows) < 3:
-        return None
-    for z in pairs(rows):
+def turns(rows: Tensor) -> Tensor | None:
+    """By which angle each pair of channels turns from row to row; ``None`` if by no fixed one."""
+    for z in pairs(rows) if rows.shape[-1] % 2 == 0 and len(rows) > 2 else ():
         step = z[1:] / z[:-1]
-        if (step.abs() - 1).abs().max() > 1e-3 or (step - step[:1]).abs().max() > 1e-2:
-            continue
-        angle = (z[1] / z[0]).angle().abs()
-        enough = (angle[1:] / angle[:-1])[angle[1:] > 1e-3]
-        first = bool((angle[0] - 1).abs() < 1e-3)
-        if first and len(enough) and (enough / enough[0] - 1).abs().max() < 1e-2:
-            return float(enough[0]), 2 * int((angle > 1e-6).sum())
+        if (step.abs() - 1).abs().max() < 1e-3 and (step - step[:1]).abs().max() < 1e-2:
+            return (z[1] / z[0]).angle().abs()
     return None
+
+
+def falls(angle: Tensor | None) -> float | None:
+    """By which factor angles fall from pair to pair, from 1 on."""
+    if angle is None or (angle[0] - 1).abs() > 1e-3:
+        return None
+    ratios = (angle[1:] / angle[:-1])[angle[1:] > 1e-3]
+    if not len(ratios) or (ratios / ratios[0] - 1).abs().max() > 1e-2:
+        return None
+    return float(ratios[0])
 
 
 def pairs(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,8 +47,10 @@ def scale(subject: Subject) -> Results:
 
 def scalars(subject: Subject, a: Attention) -> list[float] | None:
     """The factors on the products of what was projected; ``None`` if they are not fixed."""
-    if a.logits is None or _unit(a.query) or _unit(a.key):  # in a cosine, the lengths are gone
+    if a.logits is None:
         return None
+    if subject.claims.scale is None and (_unit(a.query) or _unit(a.key)):
+        return None  # in a cosine, the lengths are gone
     fitted = locate.slope(subject, a)
     logits = a.softmax_node.inputs[0][0]
     if not fitted or between(logits, a.score_node) & {"tanh", "clamp", "relu"}:

@@ -100,7 +100,7 @@ def _of_tokens(subject: Subject, score: Node) -> bool:
     """Whether a product is of projections, over their widths: tokens × tokens."""
     for node, _ in score.inputs[-2:]:
         names = {n.name.rstrip("_") for n, _ in path(node)}
-        if not names & set(PRODUCTS) or names & FEATURES:
+        if names & FEATURES:
             return False
     inputs = subject.fresh(0)
     other = subject.trace(subject.replaced(inputs, subject.target, 0, 0))
@@ -142,9 +142,11 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         elif ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
             return "mask after the softmax", over
         return "", ""
-    if (a.weights.sum(-2) - 1).abs().max() < 1e-3 and a.weights.shape[-1] > 1:
-        return "softmax over the queries", over + "; over the queries they are 1"
-    if (soft.sum(axis) - 1).abs().max() < 1e-3 and soft.dim() >= 3:
+    if _ones(a.weights.sum(-2)) and a.weights.shape[-1] > 1:
+        last = not by_hand and axis == soft.dim() - 1
+        cause = "weights transposed" if last else "softmax over the queries"
+        return cause, over + "; over the queries they are 1"
+    if _ones(soft.sum(axis)) and soft.dim() >= 3:
         found = over + f"; over axis {axis} of {list(soft.shape)} they are 1"
         if axis == 0 and (soft.dim() == 4 or len(soft) == subject.n_sequences):
             return "softmax over the batch", found
@@ -154,6 +156,12 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
     if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
         return "", ""  # a sink, or softmax plus one
     return "weights do not sum to one", over
+
+
+def _ones(sums: Tensor) -> bool:
+    """Whether all are one that are numbers: a mask can leave nothing to sum."""
+    real = sums[sums.isfinite()]
+    return len(real) > 0 and bool((real - 1).abs().max() < 1e-3)
 
 
 def masks(subject: Subject) -> Results:
