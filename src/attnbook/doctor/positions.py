@@ -144,7 +144,7 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
         cause, found = "one slope for all heads", "the same slope in each head"
     elif n_heads > 1:
         shifted = 2.0 ** (-8 * torch.arange(n_heads, device=slopes.device) / n_heads)
-        if torch.allclose(slopes.float(), shifted, rtol=1e-3):
+        if torch.allclose(slopes, shifted.to(slopes), rtol=1e-3):
             cause, found = "slopes begin at one", "slopes 2**(-8 * h / n_heads), from 1 on"
     if cause:
         yield finding(level, "positions", cause, done, found, right)
