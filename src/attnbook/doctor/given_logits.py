@@ -49,10 +49,8 @@ def _gradient(subject: Subject, others: Inputs) -> Tensor:
     """Of the loss, with respect to the logits."""
     inputs = {**copied(subject.fresh(6)), **others}
     logits = inputs[subject.sources[0]].requires_grad_()
-    values = list(inputs.items())
     with torch.enable_grad():
-        given = [x for _, x in values[: subject.n_positional]]
-        result = subject.module(*given, **dict(values[subject.n_positional :]))
+        result = subject.apply(inputs)
         gradient: Tensor = torch.autograd.grad(output_of(result, has_labels=True), logits)[0]
     return gradient
 
