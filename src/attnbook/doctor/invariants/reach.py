@@ -140,7 +140,10 @@ def _without_effect(subject: Subject) -> Results:
 def future(subject: Subject) -> Results:
     """In a causal module, no token depends on a later one."""
     causal = subject.claims.causal
-    if causal is False or not (subject.is_self or (causal and subject.kind == "attention")):
+    if not (subject.is_self or (causal and subject.kind == "attention")):
+        yield NotJudged("future", "its tokens attend to another input")
+        return
+    if causal is False:
         return
     inside = locate.inside(subject)
     if not subject.claims.causal and inside not in ("causal", "later by one", "strictly later"):
