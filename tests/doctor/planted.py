@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.doctor import others, styles
+from tests.doctor import formulas, others, styles
 from tests.doctor.styles import STYLES, Block, Decoder, Loss, Positioned, Separate
 
 B, T, D = 2, 6, 16
@@ -214,7 +214,7 @@ IN_ATTENTION: list[tuple[str, str, tuple[str, ...], bool, tuple[str, ...], str]]
         "transposed weights",
         ("einsum",),
         False,
-        ("softmax over the queries", "weights do not sum to one"),
+        ("weights transposed",),
         "",
     ),
     (
@@ -338,6 +338,7 @@ def registry() -> Iterator[Planted]:
     yield from _models()
     yield from _losses()
     yield from _others()
+    yield from _formulas()
 
 
 def _maker(style: str, causal: bool, p: float, **more: Any) -> Callable[[str], nn.Module]:
@@ -701,7 +702,7 @@ def _others() -> Iterator[Planted]:
             masked,
             vectors,
             {**causal, "scale": ROOT},
-            ("other scale",),
+            ("scale of the heads",),
         ),
         (
             "future",
@@ -831,6 +832,62 @@ def _others() -> Iterator[Planted]:
         ),
     ):
         yield Planted(family, kind, style, maker, example, claims, causes)
+
+
+def _formulas() -> Iterator[Planted]:
+    def put(
+        family: str, bug: str, style: str, claims: dict[str, Any], *causes: str, **more: Any
+    ) -> Planted:
+        make = {**CAUSAL, **claims}
+        return Planted(
+            family,
+            bug,
+            style,
+            lambda b: formulas.Formula(b, **more),
+            lambda: (torch.randn(B, T, more.get("d", D)),),
+            make,
+            causes,
+        )
+
+    free = {"causal": False, "scale": ROOT}
+    for style, more in (("causal", {}), ("both ways", {"causal": False})):
+        for bug in ("no softmax", "no softmax, unscaled", "no softmax, by length"):
+            yield put("softmax", bug, style, free if more else {}, "no softmax", **more)
+        for bug in ("averaged", "summed", "einsum over heads"):
+            claims = free if more else {}
+            yield put("heads", bug, style, claims, "heads not concatenated", **more)
+    yield put("scale", "per token", "causal", {}, "scale of the tokens")
+    wide = {"d": 24, "heads": 3}
+    yield put("scale", "per head", "wide", {"n_heads": 3}, "scale of the heads", **wide)
+    rotary = {"position": "rotary"}
+    for style, n_heads in (("two heads", 2), ("four heads", 4)):
+        more = {"heads": n_heads, "d": 8 * n_heads, "position": "rotary"}
+        for bug, cause in (
+            ("angles of d_model", "rotary angles of d_model"),
+            ("query ahead", "queries turned ahead of keys"),
+        ):
+            base = {"rotary_base": 1e4} if n_heads == 2 else {}
+            claims = {**rotary, "n_heads": n_heads, **base}
+            yield put("positions", bug, style, claims, cause, **more)
+    claims = {**rotary, "rotary_base": 1e4}
+    causes = "other rotary base", "rotary angles of d_model"
+    yield put("positions", "half the exponent", "causal", claims, *causes, **rotary)
+    more = {"d": 32, "heads": 4, "position": "alibi"}
+    claims = {"n_heads": 4, "position": "alibi"}
+    yield put("positions", "slopes from one", "causal", claims, "slopes begin at one", **more)
+    one, cause = {"causal": False, "n_heads": 2}, ("heads not concatenated",)
+    yield Planted("heads", "averaged", "list", formulas.ListOfHeads, vectors, one, cause)
+    before, after = "norm not before the branch", "norm not after the sum"
+    for bug, norm, cause in (
+        ("other norm order", "pre", before),
+        ("other norm order", "post", after),
+        ("stream normed", "pre", before),
+        ("embedding not scaled", "pre", "other embedding scale"),
+        ("scaled after adding", "post", "other embedding scale"),
+    ):
+        claims = {"causal": True, "norm": norm, "embedding_scale": 4.0}
+        make = lambda b, n=norm: formulas.Stack(b, norm=n)  # noqa: E731
+        yield Planted("models", bug, norm, make, ids, claims, (cause,))
 
 
 REGISTRY = tuple(registry())

@@ -1,11 +1,13 @@
 """The module is left as it was, and a call that fails is told."""
 
 import copy
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from attnbook.doctor import Claims, Report, diagnose
 from attnbook.doctor.__main__ import claim, main
@@ -26,12 +28,22 @@ class Failing(Separate):
         self.count += 1
         self.q_proj.weight.data.mul_(1.5)
         self.novelty = x
-        if len(self.calls) == 3:
-            raise RuntimeError("the third call")
+        if len(self.calls) == self.at:
+            raise self.error("here it ends")
         return super().forward(x)
 
+    at, error = 3, RuntimeError
 
-@pytest.mark.parametrize("make", [Separate, lambda: Fused("remembers keys"), Failing, Loss])
+
+class Interrupted(Failing):
+    """Somebody stops it, in the midst of a check."""
+
+    at, error = 20, KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "make", [Separate, lambda: Fused("remembers keys"), Failing, Interrupted, Loss]
+)
 def test_everything_is_as_before(make) -> None:
     torch.manual_seed(0)
     module = make()
@@ -45,7 +57,10 @@ def test_everything_is_as_before(make) -> None:
     addresses = [p.data_ptr() for p in module.parameters()]
     drawn = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     names, modes = set(vars(module)), [m.training for m in module.modules()]
-    diagnose(module, x, causal=True)
+    everywhere = len(_global_forward_hooks), len(_global_forward_pre_hooks)
+    with pytest.raises(KeyboardInterrupt) if make is Interrupted else nullcontext():
+        diagnose(module, x, causal=True)
+    assert everywhere == (len(_global_forward_hooks), len(_global_forward_pre_hooks))
     assert torch.equal(x, given)
     assert all(torch.equal(state[k], v) for k, v in module.state_dict().items())
     assert addresses == [p.data_ptr() for p in module.parameters()]
@@ -63,8 +78,8 @@ def test_everything_is_as_before(make) -> None:
 
 def test_a_call_that_fails_is_told() -> None:
     report = diagnose(Separate(), torch.randn(2, 6, 17))
-    assert report.subject == "not called"
-    assert report.errors[0].done == "called it with (x=float64[2, 6, 17])"
+    assert str(report).startswith("NOT healthy: the example can't be called")
+    assert report.errors[0].done == "called it with x=float64[2, 6, 17]"
     assert "it raised RuntimeError: mat1 and mat2 shapes" in report.errors[0].found
     assert not report.healthy
 
@@ -81,7 +96,26 @@ def test_functions_and_bound_methods() -> None:
     before = model.wte.weight.clone()
     assert diagnose(lambda ids: model(ids), ids, causal=True).healthy
     assert diagnose(model.forward, ids, causal=True).healthy
+    assert diagnose({"a": model}["a"].__call__, ids, causal=True).healthy
     assert torch.equal(before, model.wte.weight)
+
+
+@pytest.mark.parametrize("n", [6, 30])
+def test_arguments_in_lists_and_dictionaries(n) -> None:
+    model = Decoder()
+    batch = {"ids": torch.randint(1, 23, (2, n)), "names": ["a", "b"]}
+    report = diagnose(lambda batch: {"logits": model(batch["ids"])}, batch, causal=True)
+    assert report.healthy, report
+    assert ("cut to 2 × 11" in report.subject) == (n == 30)
+    bad = Decoder(attention_bug="no mask")
+    assert not diagnose(lambda batch: bad(batch["ids"]), batch, causal=True).healthy
+
+
+def test_half_precision_is_judged_in_single() -> None:
+    module = Separate().bfloat16()
+    report = diagnose(module, torch.randn(2, 6, 16).bfloat16(), causal=True)
+    assert report.healthy
+    assert module.q_proj.weight.dtype == torch.bfloat16
 
 
 def test_without_claims_it_says_what_is_missing() -> None:
@@ -94,7 +128,8 @@ def test_a_report_is_text_html_and_data() -> None:
     report = diagnose(Separate("no scale"), torch.randn(2, 6, 16), scale="1/sqrt(d_head)")
     assert report.causes == ("no scale",)
     assert "NOT healthy: 1 error" in str(report)
-    assert "<summary><strong>error</strong> no scale</summary>" in report._repr_html_()
+    assert "<summary><strong>Error: no scale</strong></summary>" in report._repr_html_()
+    assert max(map(len, str(report).splitlines())) <= 100
     assert report.errors[0].remedy == "query @ key.mT * d_head**-0.5"
     assert Report("nothing").healthy
 
@@ -123,3 +158,17 @@ def test_from_a_shell(tmp_path, capsys) -> None:
     assert main([f"{file}:M", "--vectors", "2,6,16", "causal=True"]) == 1
     assert "no causal mask" in capsys.readouterr().out
     assert claim("position=rotary") == ("position", "rotary")
+    assert main([f"{file}:M", "--vectors", "2,6,17"]) == 2
+    assert "it raised" in capsys.readouterr().out
+    for wrong, said in (
+        ([f"{file}:M"], "give the shape of an input"),
+        ([f"{file}:N", "--vectors", "2,6,16"], "there is no 'N' in"),
+        ([f"{file}x:M", "--vectors", "2,6,16"], "there is no file"),
+        ([f"{file}:M", "--vectors", "2x6"], "a shape is numbers with commas"),
+        ([f"{file}:M", "--vectors", "2,6,16", "casual=True"], "there is no claim 'casual'"),
+        ([f"{file}:M", "--vectors", "2,6,16", "causal"], "a claim is name=value"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(wrong)
+        assert stopped.value.code == 2
+        assert said in capsys.readouterr().err

@@ -15,16 +15,27 @@ from typing import Any
 
 import torch
 
-from attnbook.doctor import invariants, losses, structure
+from attnbook.doctor import (
+    blocks,
+    heads,
+    invariants,
+    losses,
+    positions,
+    projections,
+    residuals,
+    weights,
+)
 from attnbook.doctor.causes import CAUSES, finding
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
+from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import CallFailed, Kind, Subject, recognise
+from attnbook.doctor.scale import scale
+from attnbook.doctor.subject import Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 
-MODELS: tuple[Kind, ...] = ("attention", "tokens", "pooled", "encoder-decoder")
+MODELS: tuple[Kind, ...] = ("attention", "tokens", "pooled", "pictures", "encoder-decoder")
 ROWS: tuple[Kind, ...] = ("attention", "tokens", "encoder-decoder")
 LOSS: tuple[Kind, ...] = ("loss",)
 
@@ -41,19 +52,19 @@ class Check:
 CHECKS: dict[str, Check] = {
     # With the weights as they are:
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
-    "tying": Check(structure.tying),
+    "tying": Check(projections.tying),
     # Then in the order of what they find:
     "finite": Check(invariants.finite),
     "evaluation is deterministic": Check(invariants.deterministic),
     "calls are independent": Check(invariants.memory),
     "arguments untouched": Check(invariants.untouched),
-    "weights": Check(structure.weights),
-    "heads": Check(structure.heads),
-    "number of heads": Check(structure.number_of_heads, needs="n_heads"),
-    "projections": Check(structure.projections),
-    "groups": Check(structure.groups),
-    "scale": Check(structure.scale),
-    "masks": Check(structure.masks),
+    "weights": Check(weights.weights),
+    "heads": Check(heads.heads, (*ROWS, "pooled", *LOSS)),
+    "number of heads": Check(heads.number_of_heads, needs="n_heads"),
+    "projections": Check(projections.projections),
+    "groups": Check(heads.groups),
+    "scale": Check(scale),
+    "masks": Check(weights.masks),
     "mixing": Check(invariants.mixing, MODELS),
     "batch": Check(invariants.batch, MODELS),
     "order of sequences": Check(invariants.order_of_sequences, MODELS),
@@ -61,18 +72,20 @@ CHECKS: dict[str, Check] = {
     "prefix": Check(invariants.prefix, ROWS),
     "padding": Check(invariants.padding, MODELS),
     "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
-    "memory": Check(structure.memory, ROWS),
+    "memory": Check(blocks.memory, ROWS),
     "order": Check(invariants.order, ROWS),
-    "positions": Check(structure.positions, ROWS),
-    "window": Check(structure.window, needs="window"),
-    "residual": Check(structure.residual, ROWS),
-    "norms": Check(structure.norms),
+    "positions": Check(positions.positions, MODELS),
+    "window": Check(blocks.window, needs="window"),
+    "residual": Check(residuals.residual, ROWS),
+    "norms": Check(blocks.norms),
+    "norm order": Check(blocks.norm_order, needs="norm"),
+    "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(invariants.train_and_eval),
     "dropout": Check(invariants.dropout),
     "gradients": Check(invariants.gradients),
     "half precision": Check(invariants.half_precision, MODELS),
-    "masks in the loss": Check(losses.future, LOSS, "causal"),
+    "masks in the loss": Check(losses.future, LOSS),
     "shift": Check(losses.shift, LOSS),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),

@@ -3,58 +3,109 @@
 python -m attnbook.doctor my_file.py:make_model --vectors 2,6,64 causal=True n_heads=4
 python -m attnbook.doctor my_file.py:make_model --ids 2,6 --vocab 50 causal=True
 
-``make_model`` is a module, or a function that makes one. Exits with 1 if there is an error.
+make_model is a module, a class of modules, or a function that makes one.
+Exit status: 0 if it is healthy, 1 if there are errors, 2 if it could not be examined.
 """
 
 import argparse
 import ast
+import inspect
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from attnbook.doctor import diagnose
+from attnbook.doctor import Claims, diagnose
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report."""
-    parser = argparse.ArgumentParser(prog="python -m attnbook.doctor", description=__doc__)
-    parser.add_argument("what", help="file.py:name")
-    parser.add_argument("--vectors", action="append", default=[], help="shape of an input, 2,6,64")
-    parser.add_argument("--ids", action="append", default=[], help="shape of an input of ids, 2,6")
-    parser.add_argument("--vocab", type=int, default=50, help="number of different ids")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("claims", nargs="*", help="name=value")
+    """Print the report; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m attnbook.doctor",
+        description=__doc__,
+        epilog=f"What may be claimed:\n{inspect.getdoc(Claims)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("what", help="file.py:name")
+    add(
+        "--vectors",
+        dest="inputs",
+        action="append",
+        type=vectors,
+        metavar="2,6,64",
+        help="an argument of vectors, of this shape; once for each, in order",
+    )
+    add(
+        "--ids",
+        dest="inputs",
+        action="append",
+        type=ids,
+        metavar="2,6",
+        help="an argument of ids, of this shape",
+    )
+    add("--vocab", type=int, default=50, help="how many ids there are (50)")
+    add("--seed", type=int, default=0, help="for the weights and inputs (0)")
+    add("claims", nargs="*", help="name=value, for instance causal=True")
     given = parser.parse_intermixed_args(arguments)
-    torch.manual_seed(given.seed)
-    module = load(given.what)
-    example = [torch.randn(shape(x)) for x in given.vectors]
-    example += [torch.randint(given.vocab, shape(x)) for x in given.ids]
-    if not example:
+    if not given.inputs:
         parser.error("give the shape of an input: --vectors 2,6,64 or --ids 2,6")
-    report = diagnose(module, *example, **dict(map(claim, given.claims)))
+    torch.manual_seed(given.seed)
+    try:
+        claims = dict(map(claim, given.claims))
+        Claims.of(claims)
+        module = load(given.what)
+    except (LookupError, TypeError, ValueError) as error:
+        parser.error(str(error.args[0]))
+    report = diagnose(module, *(draw(given.vocab) for draw in given.inputs), **claims)
     print(report)
-    return 0 if report.healthy else 1
+    return 0 if report.healthy else 2 if report.findings[0].check == "the call" else 1
 
 
 def load(what: str) -> Any:
     """The module that ``file.py:name`` is, or makes."""
     path, _, name = what.rpartition(":")
-    made = runpy.run_path(path)[name]
-    return made if isinstance(made, nn.Module) else made()
+    if not Path(path).is_file():
+        raise LookupError(f"there is no file {path!r}; give file.py:name")
+    sys.path.insert(0, str(Path(path).resolve().parent))  # for what it imports
+    names = runpy.run_path(path)
+    if name not in names:
+        raise LookupError(f"there is no {name!r} in {path}")
+    made = names[name]
+    parameters = () if isinstance(made, nn.Module) else inspect.signature(made).parameters.values()
+    needs = [p for p in parameters if p.default is p.empty and p.kind not in (2, 4)]
+    return made if isinstance(made, nn.Module) or needs else made()
+
+
+def vectors(text: str) -> Callable[[int], Tensor]:
+    """Draws vectors of a shape such as ``"2,6,64"``."""
+    size = shape(text)
+    return lambda _: torch.randn(size)
+
+
+def ids(text: str) -> Callable[[int], Tensor]:
+    """Draws ids of a shape such as ``"2,6"``."""
+    size = shape(text)
+    return lambda vocab: torch.randint(vocab, size)
 
 
 def shape(text: str) -> tuple[int, ...]:
     """The numbers in ``"2,6,64"``."""
-    return tuple(int(x) for x in text.split(","))
+    try:
+        return tuple(int(x) for x in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError("a shape is numbers with commas: 2,6,64") from None
 
 
 def claim(text: str) -> tuple[str, Any]:
     """The name and the value in ``"causal=True"``; what is no literal is text."""
-    name, _, value = text.partition("=")
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"a claim is name=value, not {text!r}")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

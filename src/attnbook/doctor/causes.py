@@ -18,6 +18,7 @@ LEAKS = (
     *("order of sequences", "empty rows", "half precision", "training"),
 )
 ALL = ("*",)
+ALL_THAT_FOLLOWS = (*LEAKS, "finite", "gradients", "residual", "norms")
 AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
 
 CAUSES: dict[str, Cause] = {
@@ -26,11 +27,11 @@ CAUSES: dict[str, Cause] = {
     "no causal mask": Cause(
         "logits = logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with "
         "causal = torch.ones(T, T, dtype=torch.bool).tril()",
-        ("prefix", "cache", "training"),
+        ("prefix", "cache", "training", "window"),
     ),
     "causal mask off by one": Cause(
         "torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids",
-        ("prefix", "cache", "training"),
+        ("prefix", "cache", "training", "window"),
     ),
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
@@ -39,11 +40,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
-        ("future", "prefix", "cache", "padding", "training"),
+        ("future", "prefix", "cache", "padding", "training", "window"),
     ),
     "mask added as a number": Cause(
         "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
-        ("future", "prefix", "cache", "padding", "training"),
+        ("future", "prefix", "cache", "padding", "training", "window"),
     ),
     "mask after the softmax": Cause(
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
@@ -51,11 +52,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "mask not everywhere": Cause(
         "give the mask to every layer, head and sequence",
-        ("prefix", "cache", "padding", "training"),
+        ("prefix", "cache", "padding", "training", "window"),
     ),
     "mask of another shape": Cause(
         "print the mask as it meets the logits, (batch, heads, queries, keys)",
-        ("future", "prefix", "cache", "training"),
+        ("future", "prefix", "cache", "training", "window"),
     ),
     "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
     "mask on the queries": Cause(
@@ -71,14 +72,35 @@ CAUSES: dict[str, Cause] = {
         "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention",
         ("padding",),
     ),
+    "NaN where the mask forbids": Cause(
+        "fill with -torch.inf, not +inf or 0 * -inf; real tokens need one key that is open",
+        ("padding", "empty rows", "finite"),
+    ),
+    "padding is pooled": Cause(
+        "(x * real[..., None]).sum(1) / real.sum(1, keepdim=True): a mean over real tokens",
+        ("padding", "empty rows"),
+    ),
+    "convolution over padding": Cause(
+        "x = x * real[..., None] before the convolution", ("padding",)
+    ),
+    "a token does not attend to itself": Cause(
+        "torch.ones(T, T, dtype=torch.bool).tril(): .tril(-1) forbids the diagonal",
+        (*LEAKS, "gradients"),
+    ),
+    "mask at the upper left": Cause(
+        "torch.ones(new, all, dtype=torch.bool).tril(all - new): the last query attends to all",
+        ("cache",),
+    ),
     "empty rows are NaN": Cause(
         "a softmax over nothing is 0/0: give such rows zeros, as attnbook.attention_weights does"
     ),
     # softmax and scale
-    "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
-    "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
-    "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", LEAKS),
+    "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
+    "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
+    "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),
     "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
@@ -88,6 +110,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "no scale": Cause("query @ key.mT * d_head**-0.5"),
     "scale of d_model": Cause("query @ key.mT * d_head**-0.5, with d_head = d_model / n_heads"),
+    "scale of the heads": Cause("query @ key.mT * d_head**-0.5: by the width, not the number"),
+    "scale of the tokens": Cause(
+        "query @ key.mT * d_head**-0.5, with d_head = query.shape[-1], not shape[-2]",
+        ("prefix", "cache", "padding"),
+    ),
     "scaled twice": Cause(
         "query @ key.mT * d_head**-0.5, once: F.scaled_dot_product_attention scales by itself"
     ),
@@ -101,6 +128,13 @@ CAUSES: dict[str, Cause] = {
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", LEAKS
+    ),
+    "heads not concatenated": Cause(
+        "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
+        (*LEAKS, "number of heads"),
+    ),
+    "keys not transposed": Cause(
+        "query @ key.transpose(-2, -1), not query @ key.reshape(…, d_head, tokens)", LEAKS
     ),
     "attention between heads": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2) before query @ key.mT",
@@ -126,6 +160,13 @@ CAUSES: dict[str, Cause] = {
     ),
     "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
     "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
+    "a sum with an older x": Cause(
+        "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
+    ),
+    "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
+    "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
+    "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),
     "norm that does not normalise": Cause(
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
         "variance"
@@ -160,11 +201,19 @@ CAUSES: dict[str, Cause] = {
         "frequency for both halves",
         ("cache",),
     ),
+    "rotary angles of d_model": Cause(
+        "base ** (-torch.arange(0, d_head, 2) / d_head): d_head in both, not d_model"
+    ),
+    "other rotary base": Cause("base ** (-torch.arange(0, d_head, 2) / d_head), with that base"),
+    "queries turned ahead of keys": Cause(
+        "rotate queries and keys by the same positions, torch.arange(tokens)", ("cache",)
+    ),
     "values are rotated": Cause("rotate queries and keys only"),
     "bias rises with distance": Cause(
         "bias = -slope * (query position - key position)", ("order",)
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
+    "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
     "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
     "other sinusoids": Cause(
         "angle = t / 10000**(2 * i / d_model); table[:, 0::2] = sin(angle), [:, 1::2] = cos(angle)"
@@ -241,7 +290,7 @@ CAUSES: dict[str, Cause] = {
         AT_THE_LOSS,
     ),
     "padding counts in the loss": Cause(
-        "F.cross_entropy(..., ignore_index=padding_id)",
+        "F.cross_entropy(..., ignore_index=padding_id), or (losses * real).sum() / real.sum()",
         AT_THE_LOSS,
     ),
     "first loss is not ln V": Cause(

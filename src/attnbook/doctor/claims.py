@@ -36,6 +36,9 @@ class Claims:
         window: each token attends to so many, itself included.
         position: ``"none"``, ``"learned"``, ``"sinusoidal"``, ``"rotary"``, ``"alibi"`` or
             ``"relative"``.
+        rotary_base: frequencies are its powers: 10000 mostly.
+        norm: ``"pre"`` for x + branch(norm(x)), ``"post"`` for norm(x + branch(x)).
+        embedding_scale: what the embeddings are multiplied by.
         tied: the output layer is the embedding.
         dropout: its probability in training.
         cache: ``cache(module, new_tokens, state) -> (output, state)``, with ``None`` as the first
@@ -57,6 +60,9 @@ class Claims:
     mask: Mask | None = None
     window: int | None = None
     position: str | None = None
+    rotary_base: float | None = None
+    norm: Literal["pre", "post"] | None = None
+    embedding_scale: float | None = None
     tied: bool | None = None
     dropout: float | None = None
     cache: Callable[..., Any] | bool | None = None

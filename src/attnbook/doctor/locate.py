@@ -18,7 +18,7 @@ BATCH_NORMS = (
 )
 USUAL = re.compile(
     r"(^|[._])(w?_?[qkvo]|query|key|value|out|output|(c|q|k|v|o|out|output)_?proj|proj|to_[qkv]|"
-    r"to_out|fc_out|norm_?\d?|ln_?\d?)(\.|$)",
+    r"to_out|fc_out|outs|(final_)?(layer_?)?norm_?(f|\d)?|ln_?(f|\d)?)(\.|$)",
     re.IGNORECASE,
 )
 ROUNDING = 1e-6
@@ -306,53 +306,61 @@ def _step(rest: Tensor, upper: Tensor) -> float:
     return step if spread < 0.1 * step else 0.0
 
 
-def padding_leak(
-    subject: Subject, inputs: Inputs, allowed: Tensor, *, ignored: bool
-) -> tuple[str, str]:
+def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
     """Why a real token depends on padding, and where."""
-    if ignored:
-        return "mask ignored", ""
-    n_keys = allowed.shape[1]
-    trace = subject.trace(inputs)
-    for a in (a for a in trace.attentions if a.weights.shape[-1] == n_keys):
-        if len(a.weights) % len(allowed):
-            continue
-        heads = len(a.weights) // len(allowed)
-        open_ = (a.weights.nan_to_num(1) != 0).view(len(allowed), heads, -1, n_keys)
-        columns = open_.any(2)  # (batch, heads, keys)
-        wanted = allowed[:, None].expand_as(columns)
-        if not (columns & ~wanted).any():
+    n_sequences, n_keys = allowed.shape
+
+    def columns(weights: Tensor) -> Tensor:
+        """Which keys somebody attends to: (batch, heads, keys)."""
+        return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
+
+    masked = False
+    for a in subject.trace(inputs).attentions:
+        if a.weights.shape[-1] != n_keys or len(a.weights) % n_sequences:
             continue
         where = in_module(a.softmax_node)
-        if not columns[~wanted.any(-1)].any() and (~wanted).any() and not (columns & wanted).any():
-            return "mask of wrong polarity", where
-        one = columns[0]
-        if (one == ~allowed[0]).all():
-            return "mask of wrong polarity", where
-        if a.logits is not None and columns.all():
-            rows = a.logits.view(len(allowed), heads, -1, n_keys)
-            if rows.shape[-2] == n_keys:
-                blocked = ~allowed[0]
-                last = rows[0][:, blocked]
-                if (last < -1e3).all() or last.std() == 0:
-                    return "mask on the queries", where
-            closed = rows[0][..., ~allowed[0]]
-            if closed.numel() > 1 and closed.std() == 0:
-                return "masked with a finite number", where
-            rest = residual(subject, a)
-            if rest is not None:
-                rest = rest.view_as(rows)[0]
-                step = float((rest[..., ~allowed[0]].mean() - rest[..., allowed[0]].mean()).abs())
-                if step > 1e-3:
-                    return "mask added as a number", where
-        patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
-        if patterns <= {tuple(row.tolist()) for row in allowed} and len(patterns) > 1:
-            return "mask of another sequence", where
-        return "padding is attended to", where
-    token = n_keys - 1
-    before, after = _traces(subject, inputs, subject.attended[0], token)
-    node = first_spread(before, after, n_keys, {token}, square=True)
-    return _cause_of(node, before, "tokens mixed elsewhere"), _at(node)
+        if (columns(a.weights) & ~allowed[:, None]).any():
+            return _open_padding(subject, a, columns(a.weights), allowed), where
+        if (columns(a.softmax) & ~allowed[:, None]).any():
+            return "mask after the softmax", where
+        masked = True
+    if masked and subject.kind == "pooled":
+        return "padding is pooled", ""
+    token = int((~allowed[0]).nonzero()[-1])
+    one, other = _traces(subject, inputs, name, token)
+    node = first_spread(one, other, n_keys, {token}, square=True)
+    cause = _cause_of(node, one, "tokens mixed elsewhere")
+    if cause == "convolution into the future" and not subject.claims.causal:
+        cause = "convolution over padding"
+    return cause, _at(node)
+
+
+def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allowed: Tensor) -> str:
+    """What is wrong with a mask that leaves padding open."""
+    blocked = ~allowed[0]
+    if attention.logits is not None and (attention.logits == torch.inf).any():
+        return "NaN where the mask forbids"
+    if (columns[0] == blocked).all():
+        return "mask of wrong polarity"
+    rest = residual(subject, attention)
+    if attention.logits is not None and rest is not None and columns.all():
+        first = slice(len(attention.logits) // len(allowed))  # the heads of a sequence
+        logits, rest = attention.logits[first], rest[first]
+        if logits.shape[1] == len(blocked) and _constant(logits[:, blocked]):
+            return "mask on the queries"
+        if _constant(logits[..., blocked]):
+            return "masked with a finite number"
+        if float((rest[..., blocked].mean() - rest[..., allowed[0]].mean()).abs()) > 1e-3:
+            return "mask added as a number"
+    patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
+    if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
+        return "mask of another sequence"
+    return "padding is attended to"
+
+
+def _constant(logits: Tensor) -> bool:
+    """Whether all are one number, or all are closed."""
+    return bool((logits < -1e3).all() or (logits == logits.flatten()[0]).all())
 
 
 def dropouts(subject: Subject, inputs: Inputs) -> list[tuple[float, str]]:
@@ -449,7 +457,8 @@ def should_run(name: str, running: set[str]) -> bool:
             return any(n.startswith(f"{around}.") for n in running)
         if ".".join(words[:depth]) in running:
             break
-    return bool(USUAL.search(".".join(words[-2:])))
+    around = ".".join(words[:-2])  # what never ran is for another setting
+    return around in running and bool(USUAL.search(".".join(words[-2:])))
 
 
 def has_positions(subject: Subject) -> bool:

@@ -2,9 +2,11 @@
 
 import copy
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -13,20 +15,38 @@ from torch import Tensor, nn
 
 
 def modules_in(function: Any) -> list[nn.Module]:
-    """The modules that a function runs: itself, what it is bound to, what it closes over."""
-    if isinstance(function, nn.Module):
-        return [function]
-    if isinstance(function, partial):
-        return [m for x in (function.func, *function.args) for m in modules_in(x)]
-    held = [getattr(function, "__self__", None)]
+    """The modules that a function runs: itself, what it is bound to, closes over, or names."""
+    found: dict[nn.Module, None] = {}
+    queue, seen = [function], set()
+    while queue:
+        held = queue.pop(0)
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, nn.Module):
+            found[held] = None
+        elif isinstance(held, partial):
+            queue += [held.func, *held.args, *held.keywords.values()]
+        elif isinstance(held, list | tuple | dict):
+            queue += list(held.values() if isinstance(held, dict) else held)[:100]
+        elif held is function or isinstance(held, FunctionType | MethodType):
+            queue += _held(held)
+    return list(found)
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function, a method or an object that can be called may use."""
+    held = [getattr(function, "__self__", None), getattr(function, "__func__", None)]
+    held += getattr(function, "__defaults__", None) or ()
+    if not isinstance(function, FunctionType | MethodType):
+        held += [*getattr(function, "__dict__", {}).values(), type(function).__call__]
     for cell in getattr(function, "__closure__", None) or ():
         try:
             held.append(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
     code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    held += [names[name] for name in getattr(code, "co_names", ()) if name in names]
-    return list(dict.fromkeys(x for x in held if isinstance(x, nn.Module)))
+    return held + [names[name] for name in getattr(code, "co_names", ()) if name in names]
 
 
 @contextmanager
@@ -60,8 +80,12 @@ def _states() -> Callable[[], None]:
     )
     grad, fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
     default = torch.get_default_dtype()
+    # Of a compiled module, the code itself is examined; the import alone takes seconds.
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
 
     def undo() -> None:
+        if stance is not None:
+            stance.__exit__(None, None, None)
         torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
@@ -100,6 +124,8 @@ def _tensor(tensor: Tensor) -> Callable[[], None]:
     grad, inside = tensor.grad, None if tensor.grad is None else tensor.grad.clone()
 
     def undo() -> None:
+        if not tensor.is_leaf:  # written in place by a call with gradients
+            tensor.detach_()
         tensor.data = data
         _put_back(data, values)
         tensor.requires_grad_(wanted)

@@ -1,11 +1,14 @@
 """What a diagnosis found, as data, as text and as HTML."""
 
 import html
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Level = Literal["error", "warning", "note"]
+ROWS = {"done": "tried", "found": "found", "right": "expected", "remedy": "remedy"}
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,11 @@ class Finding:
     also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Five lines."""
-        lines = [
-            f"{self.level.upper()}  {self.cause}",
-            f"  done    {self.done}",
-            f"  found   {self.found}",
-            f"  right   {self.right}",
-            f"  remedy  {self.remedy}",
-        ]
+        """Its cause, and a line for each of what was tried, found, expected, and what to write."""
+        lines = [f"{self.level.upper()}: {self.cause}"]
+        lines += [_wrapped(f"  {name:<10}", str(getattr(self, key))) for key, name in ROWS.items()]
         if self.also:
-            lines.append(f"  explains  {', '.join(self.also)}")
+            lines.append(_wrapped("  also      ", _also(self)))
         return "\n".join(lines)
 
 
@@ -110,28 +108,29 @@ class Report:
 
     def __str__(self) -> str:
         """All of it, the errors first."""
-        state = "healthy" if self.healthy else "NOT healthy"
-        count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
-        parts = [f"{state}: {count} ({self.subject})"]
-        parts += [str(x) for x in (*self.errors, *self.warnings, *self.notes)]
+        parts = [self._title(), *map(str, (*self.errors, *self.warnings, *self.notes))]
         if self.passed:
-            parts.append(f"held: {', '.join(self.passed)}")
+            parts.append(_wrapped("held: ", ", ".join(self.passed)))
         if self.not_judged:
-            parts.append("not judged:\n" + "\n".join(f"  {x}" for x in self.not_judged))
+            parts.append(
+                "not judged:\n" + "\n".join(_wrapped("  ", str(x)) for x in self.not_judged)
+            )
         return "\n".join(parts)
 
     __repr__ = __str__
 
+    def _title(self) -> str:
+        if any(x.check == "the call" for x in self.findings):
+            return "NOT healthy: the example can't be called"
+        state = "healthy" if self.healthy else "NOT healthy"
+        count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
+        return f"{state}: {count} ({self.subject})"
+
     def _repr_html_(self) -> str:
         """For notebooks: a line for each finding, which opens."""
-        state = "healthy" if self.healthy else "not healthy"
-        count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
         rows = "".join(_row(x) for x in (*self.errors, *self.warnings, *self.notes))
-        held = f"<p>Held: {html.escape(', '.join(self.passed))}.</p>" if self.passed else ""
-        items = "".join(f"<li>{html.escape(str(x))}</li>" for x in self.not_judged)
-        rest = f"<details><summary>Not judged</summary><ul>{items}</ul></details>" if items else ""
-        title = f"<p><strong>{state}</strong>: {count} ({html.escape(self.subject)})</p>"
-        return f'<div class="doctor">{title}{rows}{held}{rest}</div>'
+        held = _folded("Held", self.passed) + _folded("Not judged", map(str, self.not_judged))
+        return f"<div><p><strong>{html.escape(self._title())}</strong></p>{rows}{held}</div>"
 
     def _of(self, level: Level) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.level == level)
@@ -168,12 +167,34 @@ def _number(things: tuple[Finding, ...], name: str) -> str:
     return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
+def _also(finding: Finding) -> str:
+    many = len(finding.also) > 1
+    return f"{', '.join(finding.also)} fail{'s' * (not many)} for this reason, too"
+
+
+def _wrapped(start: str, text: str) -> str:
+    """Text in lines that begin below each other."""
+    lines = textwrap.wrap(text, WIDTH - len(start), break_on_hyphens=False) or [""]
+    return start + ("\n" + " " * len(start)).join(lines)
+
+
 def _row(finding: Finding) -> str:
-    names = ("done", "found", "right", "remedy")
+    rows = [(name, str(getattr(finding, key))) for key, name in ROWS.items()]
+    if finding.also:
+        rows.append(("also", _also(finding)))
     cells = "".join(
-        f"<tr><th>{name}</th><td>{html.escape(str(getattr(finding, name)))}</td></tr>"
-        for name in names
+        f'<tr><th style="text-align:left">{name}</th>'
+        f'<td style="text-align:left">{html.escape(text)}</td></tr>'
+        for name, text in rows
     )
-    title = f"<strong>{finding.level}</strong> {html.escape(finding.cause)}"
+    title = html.escape(f"{finding.level.capitalize()}: {finding.cause}")
     opened = " open" if finding.level == "error" else ""
-    return f"<details{opened}><summary>{title}</summary><table>{cells}</table></details>"
+    return (
+        f"<details{opened}><summary><strong>{title}</strong></summary>"
+        f"<table>{cells}</table></details>"
+    )
+
+
+def _folded(title: str, lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{html.escape(x)}</li>" for x in lines)
+    return f"<details><summary>{title}</summary><ul>{items}</ul></details>" if items else ""

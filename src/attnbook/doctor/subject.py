@@ -1,27 +1,24 @@
 """What is diagnosed: a call, what kind it is, and calls like it with other inputs."""
 
 import inspect
-import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from attnbook.doctor.claims import Claims
 from attnbook.doctor.manners import modules_in
 from attnbook.doctor.trace import Trace
 
-Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "loss"]
+Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "pictures", "loss"]
 Inputs = dict[str, Any]
-ADDED_MASK = -1e4
-"""An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
-NOT_IDS = ("type", "segment", "position", "length", "mask", "step")
 LABELS = ("labels", "label", "targets", "target", "y")
 DIFFERENT = 1e-5
 """A relative change of the output that is not rounding."""
@@ -34,13 +31,19 @@ class Subject:
     Args:
         module: what is called.
         claims: what its author says.
-        inputs: the arguments of the example by name; positional ones first.
-        n_positional: how many of them are positional.
+        inputs: the arguments of the example by name; what is in a list or a dictionary has the
+            name of the argument, a dot, and its number or key.
+        spec: how a call is put together from them: (arguments, keywords).
         sources: names of the inputs that hold tokens: vectors, or ids.
         kind: ``"attention"`` (vectors → vectors), ``"tokens"`` (ids → something for each token),
-            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids) or
-            ``"loss"`` (a number).
+            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids),
+            ``"pictures"`` or ``"loss"`` (a number).
         batch, tokens: the axes of the batch (``None`` without one) and of the tokens.
+        out_tokens: the axis of the output's tokens.
+        flat: the output is (batch × tokens, …).
+        which: which of the tensors that it returns is the output.
+        vocabularies: how many ids each source may have.
+        cut: what of the example is used, if it is not all.
         same: the sources that are one tensor, if all are: x as query, key and value.
         traces: what was observed in evaluation and in training.
     """
@@ -48,11 +51,16 @@ class Subject:
     module: Callable[..., Any]
     claims: Claims
     inputs: Inputs
-    n_positional: int
+    spec: TreeSpec
     sources: list[str] = field(default_factory=list)
     kind: Kind = "attention"
     batch: int | None = 0
     tokens: int = 1
+    out_tokens: int = 1
+    flat: bool = False
+    which: int = 0
+    vocabularies: dict[str, int] = field(default_factory=dict)
+    cut: str = ""
     same: list[str] = field(default_factory=list)
     traces: dict[bool, Trace] = field(default_factory=dict)
 
@@ -60,18 +68,24 @@ class Subject:
 
     def call(self, inputs: Inputs | None = None) -> Any:
         """Whatever the module returns, from copies of the arguments."""
-        return self._called(copied(self.inputs if inputs is None else inputs))
+        return self.apply(copied(self.inputs if inputs is None else inputs))
 
-    def _called(self, given: Inputs) -> Any:
-        values = list(given.items())
-        positional = [value for _, value in values[: self.n_positional]]
-        return self.module(*positional, **dict(values[self.n_positional :]))
+    def apply(self, given: Inputs) -> Any:
+        """Whatever the module returns, from these arguments; those not in the example by name."""
+        n = self.spec.num_leaves
+        positional, named = tree_unflatten(list(given.values())[:n], self.spec)
+        more = dict(list(given.items())[n:])
+        return self.module(*positional.values(), **named, **more)
+
+    def output(self, result: Any) -> Tensor:
+        """What of a call's result is judged."""
+        return output_of(result, has_labels=self.has_labels, which=self.which).detach()
 
     def run(self, inputs: Inputs | None = None, *, seed: int = 0) -> Tensor:
         """The output of a call without gradients, always with the same random numbers."""
         seed_all(seed)
         with torch.no_grad():
-            return output_of(self.call(inputs), has_labels=self.has_labels).detach()
+            return self.output(self.call(inputs))
 
     def trace(self, inputs: Inputs | None = None, silenced: Collection[int] = ()) -> Trace:
         """All tensor operations of a call, some of them replaced by zeros."""
@@ -79,8 +93,8 @@ class Subject:
         seed_all(0)
         trace = Trace([given[name] for name in self.sources], silenced)
         with torch.no_grad(), plain_kernels(), trace:
-            result = self._called(given)
-        trace.output = output_of(result, has_labels=self.has_labels).detach()
+            result = self.apply(given)
+        trace.output = self.output(result)
         return trace
 
     @contextmanager
@@ -113,19 +127,21 @@ class Subject:
             "tokens": "ids → a row for each token",
             "pooled": "tokens → a row for each sequence",
             "encoder-decoder": "two sequences of ids → a row for each token",
+            "pictures": "pictures → vectors",
             "loss": "ids → a loss",
         }
-        return kinds[self.kind]
+        return kinds[self.kind] + self.cut
 
     @property
     def optional(self) -> list[str]:
         """Arguments that the example leaves out."""
-        return [name for name in _parameters(self.module) if name not in self.inputs]
+        given = {name.partition(".")[0] for name in self.inputs}
+        return [name for name in parameters_of(self.module) if name not in given]
 
     @property
     def has_labels(self) -> bool:
         """Whether the call is given what is to be predicted."""
-        return any(name in LABELS for name in self.inputs)
+        return any(last(name) in LABELS for name in self.inputs)
 
     @property
     def target(self) -> str:
@@ -142,7 +158,7 @@ class Subject:
     @property
     def is_self(self) -> bool:
         """Whether the tokens attend to each other."""
-        return self.kind not in ("loss", "pooled") and self.attended == [self.target]
+        return self.kind not in ("loss", "pooled", "pictures") and self.attended == [self.target]
 
     @property
     def n_tokens(self) -> int:
@@ -156,15 +172,16 @@ class Subject:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """How many ids the target may have."""
+        return self.vocabulary(self.target)
+
+    def vocabulary(self, name: str) -> int:
+        """How many ids a source may have."""
         if self.claims.vocab_size:
             return self.claims.vocab_size
-        for module in self.modules:
-            tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
-            largest = max((m.num_embeddings for m in tables[:1]), default=0)
-            if largest:
-                return largest
-        return max(int(self.inputs[name].max()) for name in self.sources) + 1
+        if name not in self.vocabularies:
+            self.vocabularies[name] = int(self.inputs[name].max()) + 1
+        return self.vocabularies[name]
 
     def length(self, name: str) -> int:
         """Tokens of a source."""
@@ -185,17 +202,18 @@ class Subject:
             if name in self.same[1:]:
                 inputs[name] = inputs[self.same[0]]
             elif self.is_ids(name):
-                inputs[name] = self.random_ids(old, drawn)
+                inputs[name] = self.random_ids(old, drawn, name)
             else:
                 size = float(old.float().square().mean().sqrt()) or 1.0
                 inputs[name] = (torch.randn(old.shape, generator=drawn) * size * scale).to(old)
         return inputs
 
-    def random_ids(self, like: Tensor, drawn: torch.Generator) -> Tensor:
+    def random_ids(self, like: Tensor, drawn: torch.Generator, name: str = "") -> Tensor:
         """Ids in the vocabulary, without the padding."""
-        ids = torch.randint(self.vocab_size, like.shape, generator=drawn)
+        size = self.vocabulary(name or self.target)
+        ids = torch.randint(size, like.shape, generator=drawn)
         if self.claims.padding_id is not None:
-            other = (self.claims.padding_id + 1) % self.vocab_size
+            other = (self.claims.padding_id + 1) % size
             ids = ids.masked_fill(ids == self.claims.padding_id, other)
         return ids.to(like)
 
@@ -205,9 +223,10 @@ class Subject:
         new = old.clone()
         at = self.at(sequence, token)
         if self.is_ids(name):
-            new[at] = (old[at] + 1) % self.vocab_size
+            size = self.vocabulary(name)
+            new[at] = (old[at] + 1) % size
             if int(new[at]) == self.claims.padding_id:
-                new[at] = (new[at] + 1) % self.vocab_size
+                new[at] = (new[at] + 1) % size
         else:
             drawn = torch.Generator().manual_seed(1000 + 17 * sequence + token)
             noise = torch.randn(old[at].shape, generator=drawn)
@@ -225,21 +244,41 @@ class Subject:
 
     def by_token(self, output: Tensor) -> Tensor:
         """(batch, tokens, …), whatever the order of the axes was; one "token" if it is pooled."""
-        if self.kind == "pooled":
+        if self.kind in ("pooled", "pictures"):
             return output[:, None]
+        if self.flat:
+            return output.view(self.n_sequences, -1, *output.shape[1:])
         if self.batch is None:
-            return output.movedim(self.tokens, 0)[None]
-        return output.movedim((self.batch, self.tokens), (0, 1))
+            return output.movedim(self.out_tokens, 0)[None]
+        return output.movedim((self.batch, self.out_tokens), (0, 1))
 
-    def sliced(self, inputs: Inputs, n_tokens: int) -> Inputs:
-        """The first tokens of every source; None where an input can't be cut so."""
-        cut = {}
-        for name, value in inputs.items():
-            if name in self.sources:
-                cut[name] = value.narrow(self.tokens, 0, min(n_tokens, self.length(name)))
-            else:
-                cut[name] = value
-        return cut
+    def sliced(self, inputs: Inputs, n_tokens: int, name: str = "") -> Inputs:
+        """The first tokens of one source, or of every source, and of what is as long."""
+        names = self.same if name in self.same else [name] if name else self.sources
+        lengths = {self.length(n): min(self.length(n), n_tokens) for n in names}
+        return self.resized(inputs, lengths, kept=[n for n in self.sources if n not in names])
+
+    def resized(
+        self,
+        inputs: Inputs,
+        lengths: dict[int, int],
+        n_sequences: int = 0,
+        kept: Collection[str] = (),
+    ) -> Inputs:
+        """Fewer of the tokens, by their number, and of the sequences; of masks for them, too."""
+        batch = {self.n_sequences: n_sequences or self.n_sequences}
+        whole = [id(inputs[name]) for name in kept]
+        cut: dict[int, Tensor] = {}
+        for value in (x for x in inputs.values() if isinstance(x, Tensor)):
+            source = any(value is inputs[name] for name in self.sources)
+            short = value
+            for axis, n in enumerate(value.shape):
+                if axis == self.batch if source else axis == 0 and n in batch:
+                    short = short.narrow(axis, 0, batch.get(n, n))
+                elif (axis == self.tokens or not source) and id(value) not in whole:
+                    short = short.narrow(axis, 0, lengths.get(n, n))
+            cut[id(value)] = short
+        return {name: cut.get(id(value), value) for name, value in inputs.items()}
 
 
 def seed_all(seed: int) -> None:
@@ -253,31 +292,46 @@ def changed(one: Tensor, other: Tensor) -> Tensor:
     """How much each token's output differs, (batch, tokens), relative to the largest output."""
     size = torch.nan_to_num(one.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
     difference = (one.float() - other.float()).abs()
+    rounding = torch.finfo(one.dtype).eps
+    if rounding > 1e-4:  # half precision
+        difference = difference.masked_fill(difference < 8 * rounding * size, 0.0)
     same = (one == other) | (one.isnan() & other.isnan())
     difference = torch.nan_to_num(difference, nan=torch.inf).masked_fill(same, 0.0)
     return difference.flatten(2).amax(-1) / size if one.dim() > 2 else difference / size
 
 
-def output_of(result: Any, *, has_labels: bool = False) -> Tensor:
+def output_of(result: Any, *, has_labels: bool = False, which: int = 0) -> Tensor:
     """The first tensor of floats that a module returns; given labels, the loss if there is one."""
     floats = [x for x in tensors_in(result) if x.is_floating_point()]
     if not floats:
         raise TypeError(f"the call returned no tensor of floats: {type(result).__name__}")
     losses = [x for x in floats if x.dim() == 0]
-    return losses[0] if has_labels and losses else floats[0]
+    return losses[0] if has_labels and losses else floats[which]
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors in tuples, lists, dictionaries and data classes."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [x for one in value.values() for x in tensors_in(one)]
-    if isinstance(value, list | tuple):
-        return [x for one in value for x in tensors_in(one)]
-    if hasattr(value, "__dataclass_fields__"):
-        return [x for name in value.__dataclass_fields__ for x in tensors_in(getattr(value, name))]
-    return []
+def tensors_in(result: Any) -> list[Tensor]:
+    """All tensors in tuples, lists, dictionaries and data classes, or that an object holds."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        return [x for one in result.values() for x in _inside(one)]
+    if isinstance(result, list | tuple):
+        return [x for one in result for x in _inside(one)]
+    return [x for one in getattr(result, "__dict__", {}).values() for x in _inside(one)]
+
+
+def _inside(value: Any) -> list[Tensor]:
+    known = (Tensor, Mapping, list, tuple)
+    return tensors_in(value) if isinstance(value, known) or is_dataclass(value) else []
+
+
+def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """The inputs with floats of another type."""
+
+    def one(x: Any) -> Any:
+        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return {name: one(x) for name, x in inputs.items()}
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
@@ -306,66 +360,7 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class CallFailed(Exception):  # noqa: N818
-    """The example can't be called so."""
-
-
-def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
-    """Find out what kind of call the example is.
-
-    Raises:
-        CallFailed: if it fails, or returns nothing that can be judged; says how it was called.
-    """
-    inputs = _named(module, example) | dict(claims.keywords or {})
-    subject = Subject(module, claims, inputs, n_positional=len(example))
-    call = ", ".join(f"{name}={_shape(value)}" for name, value in inputs.items())
-    try:
-        with subject.mode(training=False):
-            output = subject.run()
-    except Exception as error:  # whatever a reader's module raises is to be told
-        raised = f"it raised {type(error).__name__}: {error}"
-        raise CallFailed(f"called it with ({call})", raised) from error
-    masks = {name for name, value in inputs.items() if _is_mask(name, value)}
-    if claims.mask is not None and isinstance(claims.mask.argument, int):
-        claims = replace(
-            claims, mask=replace(claims.mask, argument=list(inputs)[claims.mask.argument])
-        )
-        subject.claims = claims
-    if claims.mask is not None:
-        masks.add(str(claims.mask.argument))
-    held = [name for name, value in inputs.items() if name not in masks]
-    floats = [n for n in held if _is_floats(inputs[n])]
-    ids = [n for n in held if _is_ids(n, inputs[n])]
-    ids = [n for n in ids if n not in LABELS or inputs[n].dim() > 1]  # classes are not varied
-    subject.sources = floats or ids
-    if not subject.sources:
-        raise CallFailed(f"called it with ({call})", "there are neither vectors nor ids to vary")
-    if output.dim() == 0:
-        subject.kind = "loss"
-    elif floats:
-        subject.kind = "attention"
-    elif len(ids) > 1 and output.shape[:2] == inputs[ids[-1]].shape[:2]:
-        subject.kind = "encoder-decoder"
-    else:
-        subject.kind, subject.sources = "tokens", ids[:1]
-    if subject.kind == "attention" and len(floats) == 2:
-        _target_first(subject, output)
-    _find_axes(subject, output)
-    _find_same(subject)
-    if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
-        subject.kind = "pooled"
-    if subject.claims.batch_first is None and _tokens_come_first(subject):
-        subject.batch, subject.tokens = 1, 0
-    return _doubled(subject)
-
-
-def _named(module: Callable[..., Any], example: tuple[Any, ...]) -> Inputs:
-    parameters = _parameters(module)
-    names = itertools.chain(parameters, (f"argument {i}" for i in itertools.count(len(parameters))))
-    return dict(zip(names, example, strict=False))
-
-
-def _parameters(module: Callable[..., Any]) -> list[str]:
+def parameters_of(module: Callable[..., Any]) -> list[str]:
     """Names of the arguments of a call."""
     function = module.forward if isinstance(module, nn.Module) else module
     try:
@@ -375,114 +370,6 @@ def _parameters(module: Callable[..., Any]) -> list[str]:
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def _shape(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value)[:40]
-
-
-def _is_mask(name: str, value: Any) -> bool:
-    if not isinstance(value, Tensor):
-        return False
-    if value.dtype == torch.bool or "mask" in name.lower():
-        return True
-    if value.is_floating_point() and value.dim() >= 2 and value.numel() > 1:
-        blocked = value < ADDED_MASK
-        return bool(((value == 0) | blocked | (value == 1)).all()) and bool(
-            (value != value.flatten()[0]).any()
-        )
-    return False
-
-
-def _is_floats(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
-
-
-def _is_ids(name: str, value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
-        return False
-    return value.dim() in (1, 2) and not any(word in name.lower() for word in NOT_IDS)
-
-
-def _find_axes(subject: Subject, output: Tensor) -> None:
-    value = subject.inputs[subject.target]
-    if value.is_floating_point() and value.dim() == 4:  # (batch, heads, tokens, d_head)
-        subject.batch, subject.tokens = 0, 2
-    elif value.dim() == (2 if value.is_floating_point() else 1):
-        subject.batch, subject.tokens = None, 0
-    elif subject.claims.batch_first is False or _says_sequence_first(subject):
-        subject.batch, subject.tokens = 1, 0
-
-
-def _says_sequence_first(subject: Subject) -> bool:
-    """Torch's own modules say so, and what is called is one of them."""
-    said = getattr(subject.module, "batch_first", None)
-    if said is None and isinstance(subject.module, nn.Module):
-        layers = [m for n, m in subject.module.named_modules() if n in ("layers.0", "encoder")]
-        inner = [
-            getattr(m.self_attn, "batch_first", None) for m in layers if hasattr(m, "self_attn")
-        ]
-        ours = type(subject.module).__module__.startswith("torch.nn")
-        said = inner[0] if inner and ours else None
-    return said is False
-
-
-def _is_pooled(subject: Subject, output: Tensor) -> bool:
-    """Whether there is a row for each sequence, and none for each token."""
-    rows = output.shape[: max(subject.tokens, subject.batch or 0) + 1]
-    return subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in rows[1:]
-
-
-def _target_first(subject: Subject, output: Tensor) -> None:
-    """Of two sequences of vectors, the one that the output belongs to comes first."""
-    one, other = (subject.inputs[name] for name in subject.sources)
-    belongs = output.shape == other.shape != one.shape
-    if belongs or subject.sources[1].startswith(("tgt", "target")):
-        subject.sources.reverse()
-
-
-def _doubled(subject: Subject) -> Subject:
-    """With two sequences instead of a single one, if it can be called so."""
-    if subject.batch is None or subject.n_sequences > 1:
-        return subject
-    axis, inputs = subject.batch, dict(subject.inputs)
-    for name, value in inputs.items():
-        if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
-            inputs[name] = torch.cat([value, value], axis)
-    inputs.update(dict.fromkeys(subject.same, inputs[subject.same[0]] if subject.same else None))
-    two = replace(subject, inputs=inputs)
-    try:
-        with subject.mode(training=False):
-            output = two.run()
-    except Exception:  # one at a time only
-        return subject
-    return two if subject.kind == "loss" or output.shape[axis] == 2 else subject
-
-
-def _tokens_come_first(subject: Subject) -> bool:
-    """Whether the example is longer along its first axis, and only that one is mixed."""
-    value = subject.inputs[subject.target]
-    if subject.kind in ("loss", "pooled") or (subject.batch, subject.tokens) != (0, 1):
-        return False
-    if not value.shape[0] > value.shape[1] > 1:
-        return False
-    inputs = subject.fresh(0)
-    with subject.mode(training=False):
-        base = subject.run(inputs)
-        other = subject.run(subject.replaced(inputs, subject.target, 0, 0))
-    moved = changed(base, other) > DIFFERENT  # the changed token is the first of both
-    return bool(moved[1:, 0].any()) and not bool(moved[:, 1:].any())
-
-
-def _find_same(subject: Subject) -> None:
-    """Inputs that are the same tensor are one source: the query, key and value of x."""
-    first, *others = subject.sources
-    value = subject.inputs[first]
-    same = [
-        name
-        for name in others
-        if subject.inputs[name] is value
-        or (subject.inputs[name].shape == value.shape and torch.equal(subject.inputs[name], value))
-    ]
-    if subject.kind == "attention" and same and len(same) == len(others):
-        subject.same = [first, *same]
+def last(name: str) -> str:
+    """The key in ``"batch.input_ids"``."""
+    return name.rpartition(".")[2]

@@ -7,6 +7,8 @@ so that one kind of observation serves every style of code.
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -232,7 +234,7 @@ def _attention(softmax: Node) -> Attention | None:
 
 def _sides(context: Node, used: Node) -> tuple[Tensor, Tensor, Tensor, Node | None] | None:
     """Weights (n, queries, keys), values, context, and what made the values."""
-    a, b = _factors(context)
+    a, b = factors(context)
     out = _batched(context.outputs[0])
     nodes = [n for n, _ in context.inputs][-2:]
     if nodes[0] is used:
@@ -242,7 +244,8 @@ def _sides(context: Node, used: Node) -> tuple[Tensor, Tensor, Tensor, Node | No
     return None
 
 
-def _factors(product: Node) -> tuple[Tensor, Tensor]:
+def factors(product: Node) -> tuple[Tensor, Tensor]:
+    """The two sides of a product, as they were multiplied."""
     tensors = [x for x in product.args if isinstance(x, Tensor)]
     a, b = tensors[-2:]
     return _batched(a), _batched(b)
@@ -263,13 +266,11 @@ def _assemble(
 ) -> Attention | None:
     given, gave = softmax.args[0], softmax.outputs[0]
     shape = weights.shape
-    a, b = _factors(score)
+    a, b = factors(score)
     # Which layout of the softmax is the layout of the weights?
     layouts: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x.mT]
-    if gave.dim() >= 4:
-        layouts += [lambda x: x.transpose(0, 1), lambda x: x.transpose(-3, -2)]
-        layouts += [lambda x: x.movedim(-1, 1), lambda x: x.movedim(1, -1)]
-        layouts += [lambda x: x.movedim(1, -1).mT]
+    if gave.dim() == 4:
+        layouts = [partial(torch.permute, dims=dims) for dims in permutations(range(4))]
     support = weights != 0
     best, layout = math.inf, layouts[0]
     for move in layouts:
@@ -285,8 +286,8 @@ def _assemble(
         def layout(x: Tensor) -> Tensor:
             return x.reshape(shape)
 
-    gave = gave if softmax.name != "exp" else weights
-    soft, logits = layout(gave).reshape(shape), layout(given).reshape(shape)
+    soft = layout(gave).reshape(shape) if softmax.name != "exp" else weights
+    logits = layout(given).reshape(shape)
     products = a @ b  # baddbmm gives more than that
     query, key = a, b.mT
     nodes = [n for n, _ in score.inputs][-2:]
@@ -344,28 +345,27 @@ def between(node: Node | None, first: Node) -> set[str]:
     return names
 
 
-def factors_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> tuple[float, bool]:
-    """The product of the numbers by which what a node gives was multiplied; whether all are fixed.
+def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[float] | None:
+    """The numbers by which what a node gives was multiplied; ``None`` if one is a parameter.
 
-    Walks back to the last matrix product, norm or embedding.
+    Walks back to the last matrix product, norm or embedding, the nearest number first.
     """
-    total, fixed = 1.0, True
+    numbers = []
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
     queue, seen = [node], set()
     while queue:
         node = queue.pop()
-        if node is None or node.index in seen or not node.depends or node.name in stop:
+        if node is None or node.index in seen or not node.depends or node.name in (*stop, *norms):
             continue
         seen.add(node.index)
-        if node.name in norms:
-            continue
         if node.name.rstrip("_") in ("mul", "div"):
-            number, is_fixed = scalar(node)
-            fixed = fixed and is_fixed
+            number, fixed = scalar(node)
+            if not fixed:
+                return None
             if number is not None:
-                total *= number
+                numbers.append(number)
         queue += [n for n, _ in node.inputs]
-    return total, fixed
+    return numbers
 
 
 def scalar(node: Node) -> tuple[float | None, bool]:

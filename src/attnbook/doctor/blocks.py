@@ -1,0 +1,124 @@
+"""What is around the attentions: residuals, norms, the memory, windows, the embedding's scale."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results, projected, where
+from attnbook.doctor.report import NotJudged
+from attnbook.doctor.subject import Subject
+from attnbook.doctor.trace import MOVES, Node, scalar
+
+NORMS = ("native_layer_norm", "_fused_rms_norm")
+
+
+def memory(subject: Subject) -> Results:
+    """All of the memory is open to every token of the target."""
+    others = [n for n in subject.sources if n not in (subject.target, *subject.same)]
+    lengths = {subject.length(name) for name in others} - {subject.n_tokens}
+    for a in locate.attentions(subject):
+        if a.weights.shape[-2] != subject.n_tokens or a.weights.shape[-1] not in lengths:
+            continue
+        open_ = locate.support(a)
+        if not open_.triu(1).any() and not open_.all():
+            done = "observed which weights are open" + where(a)
+            found = "a token attends to as many of the memory as it has predecessors"
+            yield finding("error", "memory", "causal mask on the memory", done, found, "to all")
+            return
+
+
+def norms(subject: Subject) -> Results:
+    """What a norm gives does not depend on the length of what it is given."""
+    for name, module, args, kwargs in locate.norm_calls(subject):
+        x = args[0]
+        one, other, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
+        if not isinstance(one, Tensor) or not one.isfinite().all():
+            continue
+        size = one.abs().max().clamp(min=1e-30)
+        off, larger = float((one - other).abs().max() / size), float(moved.abs().max() / size)
+        done, found = f"called {name or 'the norm'} with its input × ", ""
+        if off > 0.05:
+            done, found = done + "100 and × 1000", f"its outputs differ by {off:.0%}"
+        elif larger > 2 * x.shape[-1] ** 0.5:  # divided by the standard deviation, not centred
+            done, found = done + "100, and + 100", f"the latter's are {larger:.0f} times as large"
+        if found:
+            cause = "norm that does not normalise"
+            yield finding("error", "norms", cause, done, found, "outputs of the same size")
+            return
+
+
+def norm_order(subject: Subject) -> Results:
+    """The stream that branches are added to is normed after the sum, or never, as claimed."""
+    claimed = subject.claims.norm
+    for a in locate.attentions(subject):
+        made = projected(a.query_node)
+        given = _unmoved(made.inputs[-2][0]) if made is not None else None
+        if given is None:
+            continue
+        normed = given.name in NORMS or (given.name in ("mul", "add") and "norm" in given.module)
+        added = any(user.name in ("add", "add_") for user in _users(given))
+        done = "followed the stream around the attention" + where(a)
+        if claimed == "pre" and not (normed and not added):
+            found = "the stream itself is normed" if normed else "what it is given is not normed"
+            right = "x + attention(norm(x))"
+            yield finding("error", "norm order", "norm not before the branch", done, found, right)
+            return
+        if claimed == "post" and normed and not added:
+            found, right = "the branch's input alone is normed", "norm(x + attention(x))"
+            yield finding("error", "norm order", "norm not after the sum", done, found, right)
+            return
+
+
+def _unmoved(node: Node | None) -> Node | None:
+    while node is not None and node.name in MOVES and node.inputs:
+        node = node.inputs[0][0]
+    return node
+
+
+def _users(node: Node) -> list[Node]:
+    """What uses what a node gives, moved or dropped out or not."""
+    queue, found = list(node.users), []
+    while queue:
+        user = queue.pop()
+        if user.name in (*MOVES, "native_dropout"):
+            queue += user.users
+        else:
+            found.append(user)
+    return found
+
+
+def embedding_scale(subject: Subject) -> Results:
+    """Embeddings are multiplied as claimed, before positions are added."""
+    claimed = subject.claims.embedding_scale
+    assert claimed is not None
+    for node in locate.trace_of(subject).of("embedding"):
+        if not node.depends:
+            continue  # of positions
+        factor, now = 1.0, node
+        while len(users := _users(now)) == 1 and users[0].name.rstrip("_") in ("mul", "div"):
+            now = users[0]
+            factor *= scalar(now)[0] or 1.0
+        if not math.isclose(factor, claimed, rel_tol=1e-3):
+            done = "observed what is done with the embeddings"
+            found = f"they are multiplied by {factor:.4g} before anything is added"
+            right = f"by {claimed:.4g}, as claimed"
+            yield finding("error", "embedding scale", "other embedding scale", done, found, right)
+        return
+
+
+def window(subject: Subject) -> Results:
+    """Each token attends to as many as claimed."""
+    claimed = subject.claims.window
+    if claimed is None or subject.n_tokens <= claimed:
+        yield NotJudged("window", "the example is not longer than it")
+        return
+    last = [open_[-1] for open_ in locate.supports(subject)]
+    found = [len(row) - int(torch.nonzero(row)[0]) for row in last]
+    if found and claimed not in found:
+        done = "observed which weights are open"
+        right = f"{claimed}, itself included"
+        attends = f"the last token attends to {found[0]}"
+        yield finding("error", "window", "other window", done, attends, right)

@@ -1,0 +1,271 @@
+"""How tokens are split into heads, and heads are merged."""
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results, equal_heads, heads_in, projected, where
+from attnbook.doctor.report import NotJudged
+from attnbook.doctor.subject import Subject
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace
+
+
+def heads(subject: Subject) -> Results:
+    """A token is one row of queries, keys and values in every head, and one row afterwards."""
+    inputs = subject.fresh(0)
+    trace = subject.trace(inputs)
+    first = next(iter(trace.attentions), None)
+    if first is None:
+        yield NotJudged("heads", "no attention was observed")
+        return
+    token = 1 if subject.n_tokens > 2 else 0
+    other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
+    twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
+    if twin is not None:
+        rows = _rows(first.query, twin.query)
+        yield from _split(subject, first, rows, token)
+    if not subject.is_self:
+        other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
+        twin = next(iter(other.attentions), None)
+    if twin is not None and twin.key.shape == first.key.shape:
+        yield from _keys(first, twin, token)
+    yield from _merge(subject, trace)
+    yield from _concatenated(subject, trace)
+    yield from _all_alike(subject, trace)
+
+
+def _rows(one: Tensor, other: Tensor) -> dict[int, set[int]]:
+    """In which batches × heads which rows changed."""
+    rows: dict[int, set[int]] = {}
+    if one.shape == other.shape:
+        for n, row in torch.nonzero((one != other).any(-1)).tolist():
+            rows.setdefault(n, set()).add(row)
+    return rows
+
+
+def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int) -> Results:
+    n, length, n_heads = subject.n_tokens, a.weights.shape[-2], heads_in(subject, a)
+    if not rows or n < 3:
+        return
+    done = f"changed token {token} of sequence 0" + where(a)
+    sets = list(rows.values())
+    if length != n:
+        between = len(sets) == 1 and len(sets[0]) == length > 1
+        if between and len(a.weights) == subject.n_sequences * n:
+            shape = list(a.weights.shape)
+            found = f"the weights are {shape}: for each of {n} tokens, {length} heads attend"
+            right = "tokens attend to tokens, for each head"
+            yield finding("error", "heads", "attention between heads", done, found, right)
+    elif any(s != sets[0] for s in sets) or (len(sets) < n_heads and sets[0] != {token}):
+        changed = sorted(set().union(*sets))
+        found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
+        right = f"row {token} of every head"
+        yield finding("error", "heads", "split without transposing", done, found, right)
+
+
+def _keys(a: Attention, twin: Attention, token: int) -> Results:
+    """A token's numbers are in one key, though a matrix of keys may be square."""
+    rows, d = _rows(a.key, twin.key), a.key.shape[-1]
+    moved = (a.key != twin.key).sum((1, 2)).max() <= d if rows else False  # by no convolution
+    if moved and any(len(r) > 1 for r in rows.values()):
+        done, found = (
+            f"changed token {token}" + where(a),
+            f"keys {sorted(set().union(*rows.values()))} changed",
+        )
+        right = f"key {token} alone"
+        yield finding("error", "heads", "keys not transposed", done, found, right)
+
+
+def _merge(subject: Subject, trace: Trace) -> Results:
+    """The values of one row after the merge come from one query."""
+    lengths = set(map(subject.length, subject.sources))
+    for node, merged, reached in _merged(trace):
+        contexts = [a for a in trace.attentions if a.context_node.index in reached]
+        if any(a.context.shape[1] not in lengths for a in contexts):
+            continue
+        found = _queries(merged.reshape(-1, merged.shape[-1]), contexts)
+        if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
+            continue
+        largest, least = found.amax(1), found.masked_fill(found < 0, len(found)).amin(1)
+        mixed = torch.nonzero((found >= 0).any(1) & (largest != least)).flatten().tolist()
+        if mixed:
+            tokens = sorted(set(found[mixed[0]].tolist()) - {-1})
+            yield finding(
+                "error",
+                "heads",
+                "merge without transposing",
+                f"followed the heads' outputs into {node.module or node.name}",
+                f"row {mixed[0]} has numbers of tokens {tokens}",
+                "a row has the numbers of one token, of all heads",
+            )
+            return
+
+
+def _merged(trace: Trace) -> list[tuple[Node, Tensor, set[int]]]:
+    """Products, and their input, if it is made of contexts by moving numbers alone."""
+    contexts = {a.context_node.index for a in trace.attentions}
+    found = []
+    for node in trace.of(*PRODUCTS):
+        data = [x for x in node.args if isinstance(x, Tensor)]
+        if node.between or len(data) < 2:
+            continue
+        producers = [n for n, _ in node.inputs]
+        for tensor, producer in list(zip(data, producers, strict=False))[-2:]:
+            reached = _contexts(producer, contexts)
+            if reached:
+                found.append((node, tensor, reached))
+    return found
+
+
+def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
+    queue, seen, reached = [node], set(), set()
+    while queue:
+        now = queue.pop()
+        if now is None or now.index in seen:
+            continue
+        seen.add(now.index)
+        if now.index in contexts:
+            reached.add(now.index)
+        elif now.name in (*MOVES, "cat", "stack"):
+            queue += [n for n, _ in now.inputs]
+    return reached
+
+
+def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
+    """For each number, the query in whose context it is; −1 if in none, or in several."""
+    values = torch.cat([a.context.flatten() for a in contexts])
+    index = torch.cat(
+        [
+            torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context).flatten()
+            for a in contexts
+        ]
+    )
+    ordered, order = values.sort()
+    at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
+    twice = torch.zeros_like(ordered, dtype=torch.bool)
+    twice[1:] |= ordered[1:] == ordered[:-1]
+    twice[:-1] |= ordered[1:] == ordered[:-1]
+    return index[order[at]].masked_fill((ordered[at] != rows) | twice[at], -1)
+
+
+def _by_head(subject: Subject, trace: Trace) -> Tensor:
+    """What the heads of the first attention give, (heads, batch, tokens, d)."""
+    first = trace.attentions[0]
+    n_heads, made = heads_in(subject, first), projected(first.query_node)
+    if len(first.context) % subject.n_sequences:
+        return first.context[:0]
+    if n_heads != 1 or made is None:
+        shape = subject.n_sequences, n_heads, *first.context.shape[1:]
+        return first.context.reshape(shape).transpose(0, 1)
+    together = []  # a list of heads
+    for a in trace.attentions:
+        other = projected(a.query_node)
+        if other is not None and other.args[-2].equal(made.args[-2]):
+            together.append(a.context)
+    return torch.stack([x for x in together if x.shape == first.context.shape])
+
+
+def _concatenated(subject: Subject, trace: Trace) -> Results:
+    """Heads of a part of the width are put side by side: no sum or mean of them is made."""
+    first, by_head = trace.attentions[0], _by_head(subject, trace)
+    made = projected(first.query_node)
+    if made is None or len(by_head) < 2 or _alike(by_head) or _alike_values(subject, first):
+        return  # with the same values, a mean is right
+    wanted = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
+    through = (*MOVES, "mean", "sum", "add", "add_", "div", "mul", "stack", "cat")
+    queue, seen = list(first.context_node.users), set()
+    while queue:
+        node = queue.pop()
+        if node.index in seen or node.name not in through:
+            continue
+        seen.add(node.index)
+        queue += node.users
+        gave = node.outputs[0].flatten().sort()[0]
+        if any(gave.shape == x.shape and torch.allclose(gave, x, atol=1e-6) for x in wanted):
+            n_heads, d = len(by_head), by_head.shape[-1]
+            again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
+            part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
+            yield finding(
+                "error" if part else "warning",
+                "heads",
+                "heads not concatenated",
+                "followed the heads' outputs" + where(first),
+                f"{n_heads} heads of width {d} become one of width {d}, by {node.name}",
+                f"side by side, of width {n_heads * d}",
+            )
+            return
+
+
+def _alike(by_head: Tensor) -> bool:
+    return len(set(equal_heads(by_head))) == 1
+
+
+def _alike_values(subject: Subject, a: Attention) -> bool:
+    n_heads = heads_in(subject, a)
+    return n_heads > 1 and _alike(a.value[:n_heads])
+
+
+def _all_alike(subject: Subject, trace: Trace) -> Results:
+    """No two heads have the same weights."""
+    by_head = _by_head(subject, trace)
+    if len(by_head) > 1 and by_head.any() and _alike(by_head):
+        done = "compared the heads' outputs" + where(trace.attentions[0])
+        found = f"all {len(by_head)} are the same"
+        yield finding("error", "heads", "heads all alike", done, found, "each head differs")
+
+
+def number_of_heads(subject: Subject) -> Results:
+    """There are as many heads as claimed."""
+    claimed = subject.claims.n_heads or 1
+    found = [a for a in locate.attentions(subject) if len(a.weights) % subject.n_sequences == 0]
+    if not found:
+        return
+    counts = {heads_in(subject, a) for a in found}
+    a_list = counts == {1} and len(found) % claimed == 0 and not _whole(found[0], claimed)
+    if claimed in counts or a_list:
+        return
+    if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
+        return  # heads says what it attends over
+    yield finding(
+        "error",
+        "number of heads",
+        "not so many heads",
+        "counted the heads of the weights",
+        f"{sorted(counts)} of width {found[0].query.shape[-1]}",
+        f"{claimed}, as claimed",
+    )
+
+
+def _whole(a: Attention, claimed: int) -> bool:
+    """Whether one head is as wide as all the heads claimed would be together."""
+    made = projected(a.query_node)
+    width = a.query.shape[-1]
+    inner = made.args[-2].shape[-1] if made is not None else width
+    return claimed > 1 and bool(width * claimed > inner)
+
+
+def groups(subject: Subject) -> Results:
+    """Neighbouring query heads share a key head."""
+    claimed = subject.claims.n_kv_heads
+    for a in locate.attentions(subject)[:1]:
+        n_heads = len(a.key) // subject.n_sequences
+        if n_heads < 2 or len(a.key) % subject.n_sequences:
+            return
+        keys, values = equal_heads(a.key[:n_heads]), equal_heads(a.value[:n_heads])
+        distinct = len(set(keys))
+        if claimed is not None and distinct != claimed:
+            done, found = "compared the keys of the heads", f"{distinct} different key heads"
+            right = f"{claimed}, as claimed"
+            yield finding("error", "groups", "not so many heads", done, found, right)
+            return
+        right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
+        if distinct not in (1, n_heads) and not keys == values == right_keys:
+            yield finding(
+                "error" if claimed is not None or keys != values else "warning",
+                "groups",
+                "other groups of heads",
+                "compared the keys and values of the heads",
+                f"query heads use key heads {keys} and value heads {values}",
+                f"{right_keys}, in every published model",
+            )

@@ -1,0 +1,99 @@
+"""With a cache, it gives what it gives at once."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, output_of, seed_all
+
+Step = Callable[[Any, Tensor, Any], tuple[Any, Any]]
+TOLERANCE = 20 * DIFFERENT
+
+
+def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
+    """Token after token, in chunks, and for a second sequence, it gives what it gives at once."""
+    claim, n = subject.claims.cache, subject.n_tokens
+    step: Step = claim if callable(claim) else _past_key_values
+    one = [1] * n
+    plans = {
+        "token after token": (0, one),
+        "one token after many": (0, [n - 2, 1, 1]),
+        "in chunks": (0, [2, n - 4, 2] if n > 4 else [1, n - 1]),
+        "a chunk at the end": (0, [n - 3, 3] if n > 4 else [n - 1, 1]),
+        "a second sequence": (1, one),
+    }
+    off, outs = {}, {}
+    for name, (seed, sizes) in plans.items():
+        inputs = subject.fresh(seed)
+        outs[name] = _in_pieces(subject, step, inputs, sizes)
+        off[name] = float(changed(subject.by_token(subject.run(inputs)), outs[name]).max())
+    wrong = {name: x for name, x in off.items() if not x <= TOLERANCE}
+    if wrong:
+        yield finding(
+            "error",
+            "cache",
+            _cause(subject, step, subject.fresh(0), list(wrong), outs["token after token"]),
+            "called it with a cache: token after token, and in pieces",
+            "outputs differ from the full pass by "
+            + ", ".join(f"{x:.1e} ({name})" for name, x in wrong.items()),
+            "the same outputs",
+        )
+
+
+def _past_key_values(module: Any, new: Tensor, state: Any) -> tuple[Tensor, Any]:
+    result = module(new, past_key_values=state, use_cache=True)
+    return output_of(result), result.past_key_values
+
+
+def _in_pieces(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) -> Tensor:
+    """The outputs of calls with so many tokens each."""
+    state, parts = None, []
+    with torch.no_grad():
+        for piece in inputs[subject.target].split(sizes, subject.tokens):
+            seed_all(0)
+            output, state = step(subject.module, piece.clone(), state)
+            parts.append(subject.by_token(output_of(output, which=subject.which)))
+    return torch.cat(parts, 1)
+
+
+def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs: Tensor) -> str:
+    if wrong == ["a second sequence"]:
+        return "remembers the last call"
+    if "token after token" not in wrong:
+        return _in_a_chunk(subject, step, inputs)
+    last = inputs[subject.target].narrow(subject.tokens, subject.n_tokens - 1, 1)
+    names = subject.same or [subject.target]
+    single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, last)}))
+    alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
+    n, one = subject.n_tokens, [1] * subject.n_tokens
+    if alone or not _reaches(subject, step, inputs, 0, one, -1):
+        return "the cache is not attended to"
+    if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
+        return "mask at the upper left"
+    if locate.has_positions(subject):
+        return "positions restart with the cache"
+    return "cached differs from full"
+
+
+def _in_a_chunk(subject: Subject, step: Step, inputs: Inputs) -> str:
+    """What goes wrong in a chunk after others: its first token sees its last, or not the past."""
+    n = subject.n_tokens
+    if _reaches(subject, step, inputs, n - 1, [n - 3, 3], n - 3):
+        return "chunks see their future"
+    if not _reaches(subject, step, inputs, n - 4, [n - 3, 3], n - 3):
+        return "chunks do not see the cache"
+    return "cached differs from full"
+
+
+def _reaches(
+    subject: Subject, step: Step, inputs: Inputs, token: int, sizes: list[int], to: int
+) -> bool:
+    """Whether a token changes the output of another one, in calls with so many tokens each."""
+    other = subject.replaced(inputs, subject.target, 0, token)
+    one, two = (_in_pieces(subject, step, x, sizes) for x in (inputs, other))
+    return float(changed(one, two)[0, to]) > DIFFERENT

@@ -1,0 +1,205 @@
+"""Padding and masked tokens change nothing."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.claims import Mask
+from attnbook.doctor.masking import block, mask_inputs
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+
+Results = Iterator[Finding | NotJudged]
+MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
+MEANINGS = (
+    *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
+    Mask("", "", "attend", "int"),
+    Mask("", "", "add", "float"),
+)
+SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
+SURE = (
+    "mask of another sequence",
+    "mask on the queries",
+    "masked with a finite number",
+    "mask added as a number",
+)
+"""What no mistake about the meaning of a mask looks like; the first is the surest."""
+
+
+def padding(subject: Subject) -> Results:
+    """Padding and masked tokens change nothing, and the rest does."""
+    if min(map(subject.length, padded(subject))) < 4:
+        yield NotJudged("padding", "the example is shorter than four tokens")
+    elif subject.claims.mask is None and subject.claims.padding_id is None:
+        yield from _guessed(subject)
+    else:
+        for name in padded(subject):
+            for allowed in _patterns(subject, name):
+                found = _leak(subject, name, allowed)
+                if found is not None:
+                    yield found
+                    return
+
+
+def padded(subject: Subject) -> list[str]:
+    """The sources that may have padding, as far as it can be made."""
+    claim = subject.claims.mask
+    if subject.kind != "encoder-decoder":
+        return subject.attended[:1]
+    if claim is None:
+        return subject.sources[::-1]
+    decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
+    return [subject.target if decoders else subject.sources[0]]
+
+
+def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
+    """What is no padding: without the last tokens; then with a hole after the first, too.
+
+    In a causal module, real tokens never attend to padding at the end: a hole shows it.
+    """
+    length = subject.length(name)
+    allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
+    for sequence in range(subject.n_sequences):
+        allowed[sequence, length - 1 - sequence % 2 :] = False  # the last one, the last two
+    yield allowed
+    if subject.claims.mask is not None and not _counts(subject, name, allowed):
+        with_hole = allowed.clone()
+        with_hole[:, 1] = False
+        yield with_hole
+
+
+def _counts(subject: Subject, name: str, allowed: Tensor) -> bool:
+    """Whether only the number of tokens in a mask counts: it is made to lengths."""
+    with_hole = allowed.clone()
+    with_hole[:, 1] = False
+    shorter = allowed & allowed.roll(-1, 1)
+    outs = [
+        subject.by_token(subject.run(block(subject, subject.fresh(0), name, x)))
+        for x in (with_hole, shorter, allowed)
+    ]
+    same, other = (float(changed(outs[0], x).max()) for x in outs[1:])
+    return same <= DIFFERENT < other
+
+
+def _guessed(subject: Subject) -> Results:
+    """A mask of a usual name that fails in no way that another meaning could explain."""
+    name = next((n for n in subject.optional if n in MASKS and subject.is_self), None)
+    found: list[Finding | None] = []
+    for meaning, shape in itertools.product(MEANINGS if name else (), SHAPES):
+        claims = replace(subject.claims, mask=replace(meaning, argument=str(name), shape=shape))
+        other = replace(subject, claims=claims, traces={})
+        try:
+            source = subject.attended[0]
+            found.append(_leak(other, source, next(_patterns(other, source))))
+        except Exception:  # it takes another kind
+            continue
+    errors = [x for x in found if x is not None]
+    sure = sorted((x for x in errors if x.cause in SURE), key=lambda x: SURE.index(x.cause))
+    ignored = all(x.cause == "mask ignored" for x in errors)
+    if errors and len(errors) == len(found) and (ignored or sure):
+        one = errors[0] if ignored else sure[0]
+        done = f"{one.done}, with {name} as booleans, numbers, inverted, and added"
+        # What is ignored may be there for others' sake.
+        yield replace(one, done=done, level="warning" if ignored else "error")
+        return
+    yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
+
+
+def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
+    """The finding if padding changes the outputs of real tokens."""
+    inputs = block(subject, subject.fresh(0), name, allowed)
+    base = subject.by_token(subject.run(inputs))
+    real = torch.ones(base.shape[:2], dtype=torch.bool)
+    if subject.is_self and name == subject.target:
+        real = allowed
+    for sequence in range(min(2, subject.n_sequences)):
+        off, done = 0.0, ""
+        blocked = torch.nonzero(~allowed[sequence]).flatten().tolist()
+        if subject.claims.mask is not None and subject.claims.padding_id is None:
+            done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
+            noisy = inputs
+            for token in blocked:
+                noisy = subject.replaced(noisy, name, sequence, token)
+            moved = changed(base, subject.by_token(subject.run(noisy)))[sequence]
+            off = float(moved[real[sequence]].max())
+        n_real = allowed.shape[1] - len(blocked)
+        at_end = bool(allowed[sequence, :n_real].all())
+        if off <= DIFFERENT and at_end and (subject.claims.mask is None or subject.is_self):
+            alone = _alone(subject, name, inputs, sequence, n_real)
+            if alone is not None:
+                ours = base[sequence : sequence + 1, : alone.shape[1]]
+                off = float(changed(ours, alone).max()) / 10  # other products round otherwise
+                done = f"compared sequence {sequence} padded with the same without padding"
+        if not off <= DIFFERENT:
+            return _finding(subject, name, inputs, allowed, done, off)
+    return None
+
+
+def _finding(
+    subject: Subject, name: str, inputs: Inputs, allowed: Tensor, done: str, off: float
+) -> Finding:
+    cause, where = locate.padding_leak(subject, name, inputs, allowed)
+    same = torch.equal(subject.run(inputs), subject.run(subject.fresh(0)))
+    if same and subject.claims.padding_id is None:
+        used = _reaches_weights(subject, inputs)
+        cause, where = ("masked with a finite number" if used else "mask ignored"), ""
+    found = f"the outputs of its real tokens changed by {off:.1e}{where}"
+    right = "the outputs of real tokens stay the same"
+    return finding("error", "padding", cause, done, found, right)
+
+
+def _reaches_weights(subject: Subject, inputs: Inputs) -> bool:
+    """Whether the softmax depends on the mask, be it by nothing but rounding."""
+    assert subject.claims.mask is not None
+    trace = replace(subject, sources=[str(subject.claims.mask.argument)]).trace(inputs)
+    return any(node.depends for node in trace.of("_softmax", "_safe_softmax"))
+
+
+def _alone(
+    subject: Subject, name: str, inputs: Inputs, sequence: int, n_real: int
+) -> Tensor | None:
+    """The outputs of one sequence without its padding."""
+    claim = subject.claims.mask
+    cut = subject.sliced(inputs, n_real, name)
+    try:
+        if claim is not None:
+            short = torch.ones(subject.n_sequences, n_real, dtype=torch.bool)
+            cut = mask_inputs(subject, cut, short, n_real)
+        return subject.by_token(subject.run(cut))[sequence : sequence + 1]
+    except Exception:  # it takes one length only
+        return None
+
+
+def empty_rows(subject: Subject) -> Results:
+    """A sequence of which everything is masked spoils no other, and is not NaN."""
+    claim = subject.claims.mask
+    if claim is None or subject.n_sequences < 2:
+        return
+    inputs, n, queries = subject.fresh(0), subject.length(padded(subject)[0]), subject.n_tokens
+    allowed = torch.ones(subject.n_sequences, n, dtype=torch.bool)
+    whole = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, queries)))
+    allowed[0] = False
+    output = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, queries)))
+    if claim.shape.startswith("b") and float(changed(whole[1:], output[1:]).max()) > DIFFERENT:
+        yield finding(
+            "error",
+            "empty rows",
+            "mask of another sequence",
+            "masked all of sequence 0",
+            "sequence 1 changed",
+            "sequence 1 stays the same",
+        )
+    elif not output.isfinite().all():
+        yield finding(
+            "warning",
+            "empty rows",
+            "empty rows are NaN",
+            "masked all of sequence 0",
+            "its outputs are NaN",
+            "zeros, or anything finite that nobody uses",
+        )

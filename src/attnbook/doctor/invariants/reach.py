@@ -1,0 +1,250 @@
+"""Which tokens depend on which."""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+
+Results = Iterator[Finding | NotJudged]
+SEEDS = (0, 1)
+AT_MOST = 8
+"""Tokens of a sequence that are changed, one after the other."""
+
+
+def influence(subject: Subject, inputs: Inputs, name: str, sequence: int = 0) -> Tensor:
+    """How far each token of a sequence reaches: (tokens in, batch out, tokens out).
+
+    Of long sequences, only some tokens are changed; the rows of the others are zero.
+    """
+    base = subject.by_token(subject.run(inputs))
+    length = subject.length(name)
+    rows = torch.zeros(length, *base.shape[:2])
+    for token in some(length):
+        other = subject.replaced(inputs, name, sequence, token)
+        rows[token] = changed(base, subject.by_token(subject.run(other)))
+    return rows
+
+
+def some(length: int) -> list[int]:
+    """Some tokens, the first and the last among them."""
+    step = max(1, -(-length // AT_MOST))
+    return sorted({*range(0, length, step), *([1] if length > 1 else []), length - 1})
+
+
+def batch(subject: Subject) -> Results:
+    """A sequence does not depend on the others of its batch."""
+    if subject.batch is None or subject.n_sequences < 2:
+        yield NotJudged("batch", "the example has one sequence", "an example of two")
+        return
+    for seed, name in itertools.product(SEEDS, subject.sources[:3]):
+        inputs = subject.fresh(seed)
+        base, other = subject.by_token(subject.run(inputs)), inputs
+        for token in range(subject.length(name)):
+            other = subject.replaced(other, name, 0, token)
+        if changed(base, subject.by_token(subject.run(other)))[1:].max() <= DIFFERENT:
+            continue
+        reach = influence(subject, inputs, name)[:, 1:]
+        token = int(reach.amax((1, 2)).argmax())
+        cause, where = locate.batch_leak(subject, inputs, name, token)
+        yield finding(
+            "error",
+            "batch",
+            cause,
+            f"changed token {token} of sequence 0 of {name}",
+            f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}",
+            "sequence 1 stays the same",
+        )
+        return
+
+
+def order_of_sequences(subject: Subject) -> Results:
+    """Sequences in another order give outputs in that order."""
+    if subject.batch is None or subject.n_sequences < 2 or _has_more(subject):
+        return
+    inputs = subject.fresh(0)
+    flipped = {k: v.flip(subject.batch) if k in subject.sources else v for k, v in inputs.items()}
+    if subject.same:
+        flipped.update(dict.fromkeys(subject.same, flipped[subject.same[0]]))
+    one, other = (subject.by_token(subject.run(x)) for x in (inputs, flipped))
+    off = float(changed(one, other.flip(0)).max())
+    if off > 10 * DIFFERENT:
+        yield finding(
+            "error",
+            "order of sequences",
+            "depends on the sequence's number",
+            "gave the sequences in reverse order",
+            f"their outputs differ by {off:.1e}",
+            "the same outputs in reverse order",
+        )
+
+
+def _has_more(subject: Subject) -> bool:
+    """Whether the example has other tensors than tokens: masks, positions, conditions."""
+    return any(
+        isinstance(value, Tensor) and value.dim() and name not in subject.sources
+        for name, value in subject.inputs.items()
+    )
+
+
+def mixing(subject: Subject) -> Results:
+    """Some token attends to another."""
+    yield from _without_effect(subject)
+    if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
+        return
+    for name in subject.attended:
+        reach = influence(subject, subject.fresh(0), name)[:, 0]  # (in, out)
+        if subject.is_self and reach.shape[0] == reach.shape[1]:
+            reach = reach - torch.diag(reach.diag())
+        if reach.max() > DIFFERENT / 10:
+            continue
+        attentions = locate.attentions(subject)
+        tokens = {subject.length(n) for n in subject.attended}
+        if any(a.weights.shape[-1] not in tokens and a.weights.shape[-1] > 1 for a in attentions):
+            continue  # structure says over what it attends
+        if not attentions and not locate.softmaxes(subject):
+            yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
+            return
+        yield finding(
+            "error" if subject.is_self else "warning",
+            "mixing",
+            "no token attends to another",
+            f"changed each token of {name}",
+            "no other token's output changed",
+            "attention lets tokens depend on each other",
+        )
+        return
+
+
+def _without_effect(subject: Subject) -> Results:
+    """Each of several inputs has an effect."""
+    for name in subject.sources:
+        if name in subject.same or len(subject.sources) < 2:
+            continue
+        if influence(subject, subject.fresh(0), name).max() == 0:
+            yield finding(
+                "error",
+                "mixing",
+                "input without effect",
+                f"changed each token of {name}",
+                "no output changed",
+                "outputs depend on it",
+            )
+
+
+def future(subject: Subject) -> Results:
+    """In a causal module, no token depends on a later one."""
+    causal = subject.claims.causal
+    if not (subject.is_self or (causal and subject.kind == "attention")):
+        yield NotJudged("future", "its tokens attend to another input")
+        return
+    if causal is False:
+        return
+    inside = locate.inside(subject)
+    if not subject.claims.causal and inside not in ("causal", "later by one", "strictly later"):
+        if inside == "later":
+            yield finding(
+                "warning",
+                "future",
+                "mask of wrong polarity",
+                "observed the weights",
+                "each token attends to itself and to later ones only",
+                "to earlier ones, if it is meant to be causal",
+            )
+        yield NotJudged("future", "whether it is causal", "causal=True")
+        return
+    for seed in SEEDS:
+        # Long vectors show what a mask of -10 lets through.
+        inputs, sequence = subject.fresh(seed, 1 + 29 * seed), seed % subject.n_sequences
+        reach = influence(subject, inputs, subject.target, sequence)
+        if reach.shape[0] != reach.shape[2]:
+            yield NotJudged("future", "the output has other tokens than the input")
+            return
+        early = reach[:, sequence].tril(-1)  # (token in, earlier token out)
+        if early.max() <= DIFFERENT:
+            continue
+        token, earlier = divmod(int(early.argmax()), early.shape[1])
+        cause, where = locate.future_leak(subject, inputs, sequence, token)
+        n = int((early > DIFFERENT).sum())
+        claim = "" if subject.claims.causal else " (all its masks are causal)"
+        yield finding(
+            "error",
+            "future",
+            cause,
+            f"changed each token, and watched those before it{claim}",
+            f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
+            f"{n} such pairs{where}",
+            "no token changes with a later one",
+        )
+        return
+
+
+def prefix(subject: Subject) -> Results:
+    """In a causal module, the first tokens alone give what they give in a longer sequence."""
+    causal = subject.claims.causal or locate.inside(subject) == "causal"
+    n = subject.n_tokens
+    if not causal or not subject.is_self or n < 3:
+        return
+    inputs = subject.fresh(0)
+    full = subject.by_token(subject.run(inputs))
+    for cut in dict.fromkeys((n - 1, n // 2, 2)):
+        try:
+            part = subject.by_token(subject.run(_beginning(subject, inputs, cut)))
+        except Exception as error:  # it takes one length only
+            yield NotJudged("prefix", f"a call with {cut} tokens raised {type(error).__name__}")
+            return
+        if part.shape[1] != cut:
+            return
+        off = float(changed(full[:, :cut], part).max())
+        if off > 10 * DIFFERENT:
+            yield finding(
+                "error",
+                "prefix",
+                "depends on the length",
+                f"called with the first {cut} tokens",
+                f"their outputs differ by {off:.1e} from those in {n} tokens",
+                "the same outputs",
+            )
+            return
+
+
+def _beginning(subject: Subject, inputs: Inputs, cut: int) -> Inputs:
+    if subject.kind != "encoder-decoder":
+        return subject.sliced(inputs, cut)
+    return {**inputs, subject.target: inputs[subject.target].narrow(subject.tokens, 0, cut)}
+
+
+def order(subject: Subject) -> Results:
+    """Attention without positions does not know the order of what is attended to."""
+    claimed, names = subject.claims.position, subject.attended
+    causal = subject.claims.causal or locate.inside(subject) != "all"
+    if causal or subject.claims.window or _has_more(subject):
+        return
+    if not subject.is_self and subject.length(names[0]) == subject.n_tokens:
+        return  # it may belong to the tokens one by one
+    if claimed != "none" and subject.is_self:
+        if not claimed:
+            yield NotJudged("order", "whether it counts the tokens", 'position="none"')
+        return
+    inputs = subject.fresh(0)
+    turned = torch.arange(subject.length(names[0])).roll(1).flip(0)
+    moved = {k: inputs[k].index_select(subject.tokens, turned) for k in names}
+    if subject.same:
+        moved = dict.fromkeys(subject.same, moved[names[0]])
+    one, other = (subject.by_token(subject.run(x)) for x in (inputs, {**inputs, **moved}))
+    off = float(changed(one[:, turned] if subject.is_self else one, other).max())
+    if off > 10 * DIFFERENT:
+        level: Level = "error" if claimed == "none" else "warning"
+        yield finding(
+            level,
+            "order",
+            "depends on the order",
+            f"gave the tokens of {', '.join(names)} in another order",
+            f"the outputs differ by {off:.1e}",
+            "the same outputs, in that order" if subject.is_self else "the same outputs",
+        )

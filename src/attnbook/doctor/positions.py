@@ -1,0 +1,180 @@
+"""Positions: whether they act, and by which formula."""
+
+import math
+import re
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate, rotary
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results, heads_in, projected, where
+from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.subject import Subject, output_of
+from attnbook.doctor.trace import Attention
+
+CLOSED = -1e3
+"""Logits below this are of a mask."""
+
+
+def positions(subject: Subject) -> Results:
+    """Positions do what is claimed, or what their operations are for."""
+    yield from sinusoids(subject)
+    yield from _one_row(subject)
+    inputs = locate.constant(subject)
+    trace = subject.trace(inputs)
+    own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
+    first = next(own, None)
+    claimed = subject.claims.position
+    if claimed is None and first is not None:
+        claimed = "rotary" if rotary.is_there(subject, first) else _bias(first)
+    if claimed is None:
+        yield NotJudged("positions", "what kind they are of", "position=…")
+        return
+    if claimed == "none" or not subject.is_self:
+        return
+    if subject.claims.position is None and first is not None and _absolute(subject, first):
+        yield NotJudged("positions", "what is added to the tokens", "position=…")
+        return
+    done = "called it with equal tokens" + where(first)
+    if not locate.has_positions(subject):
+        found = "all positions give the same"
+        right = "logits or outputs that depend on the position"
+        yield finding("error", "positions", "positions without effect", done, found, right)
+        return
+    if claimed not in ("rotary", "alibi", "relative") or first is None or first.logits is None:
+        return
+    if claimed == "rotary" and _varies(first.value):
+        level: Level = "error" if subject.claims.position else "warning"  # RoFormer can do so
+        found, right = "values depend on the position", "queries and keys do"
+        yield finding(level, "positions", "values are rotated", done, found, right)
+        return
+    off = _not_relative(first.logits)
+    if off > 1e-3:
+        found = f"logits of the same distance differ by {off:.1%} of their spread"
+        right = "logits that depend on the distance alone"
+        yield finding("error", "positions", "positions not relative", done, found, right)
+    elif claimed == "alibi":
+        yield from _alibi(subject, first, done)
+    elif claimed == "rotary":
+        yield from rotary.angles(subject, first, done)
+
+
+def _bias(a: Attention) -> str | None:
+    """What is added to the logits of equal tokens: the distance, or something of i + j."""
+    x = a.logits
+    if x is None or x.shape[1] != x.shape[2] or x.shape[1] < 4:
+        return None
+    steps, by_distance = x[:, -1].diff(dim=-1), _differ(x[:, :-1, :-1], x[:, 1:, 1:]) < 1e-4
+    if not steps.isfinite().all() or steps.abs().max() < 1e-3:
+        return None
+    if by_distance and (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max():
+        return "alibi"
+    by_sum = _differ(x[:, :-1, 1:], x[:, 1:, :-1]) < 1e-4
+    return "relative" if by_sum and not by_distance else None
+
+
+def _one_row(subject: Subject) -> Results:
+    """Of a table of positions, as many rows learn as there are tokens."""
+    with torch.enable_grad():
+        output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
+        tables = {
+            name: p
+            for name, p in subject.parameters.items()
+            if re.search(r"pos|wpe", name.lower()) and p.requires_grad and p.squeeze().dim() == 2
+        }
+        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+        mixed = (output * noise).sum()
+        given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
+    for (name, table), gradient in zip(tables.items(), given, strict=True):
+        rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
+        if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
+            done = f"backpropagated into {name}, called with {subject.n_tokens} tokens"
+            found, right = "a single row gets a gradient", "a row for each token"
+            yield finding("error", "positions", "positions without effect", done, found, right)
+            return
+
+
+def _absolute(subject: Subject, a: Attention) -> bool:
+    """Whether queries of equal tokens differ before anything turns them."""
+    made = projected(a.query_node)
+    if made is None or made.between:
+        return False
+    rows = made.outputs[0].reshape(-1, made.outputs[0].shape[-1])[: subject.n_tokens]
+    return bool((rows - rows[:1]).abs().max() > 1e-4 * rows.abs().max())
+
+
+def _varies(x: Tensor) -> bool:
+    return bool((x - x[:, :1]).abs().max() > 1e-3 * x.abs().max())
+
+
+def _not_relative(logits: Tensor) -> float:
+    """How much logits of the same distance differ, up to what is added to all keys alike."""
+    own = logits.diagonal(0, 1, 2)[..., None]
+    if logits.shape[1] != logits.shape[2] or (own < CLOSED).any():
+        return _differ(logits[:, :-1, :-1], logits[:, 1:, 1:])
+    rest = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
+    if _spread(rest) < 1e-4 * _spread(logits):
+        return 1.0  # they depend on the query's position alone
+    return _differ(rest[:, :-1, :-1], rest[:, 1:, 1:])
+
+
+def _differ(one: Tensor, other: Tensor) -> float:
+    """How much logits differ where both are open, relative to all."""
+    both = (one > CLOSED) & (other > CLOSED)
+    return float((one - other)[both].abs().max()) / max(_spread(one), 1e-12) if both.any() else 0.0
+
+
+def _spread(logits: Tensor) -> float:
+    open_ = logits[logits > CLOSED]
+    return float(open_.max() - open_.min())
+
+
+def _alibi(subject: Subject, a: Attention, done: str) -> Results:
+    """The bias falls with the distance, by slopes 2**(-8h/n_heads)."""
+    assert a.logits is not None
+    n_heads, distance = heads_in(subject, a), a.logits.shape[-1] - 1
+    slopes = (a.logits[:n_heads, -1, -1] - a.logits[:n_heads, -1, 0]) / distance
+    level: Level = "error" if subject.claims.position else "warning"
+    cause, found, right = "", "", "slopes 2**(-8 * (h + 1) / n_heads)"
+    if (slopes < 0).any():
+        level, cause, found = "error", "bias rises with distance", "far tokens have larger logits"
+        right = "smaller ones, by slope × distance"
+    elif n_heads > 1 and (slopes - slopes[0]).abs().max() < 1e-4 * slopes.max():
+        cause, found = "one slope for all heads", "the same slope in each head"
+    elif n_heads > 1:
+        shifted = 2.0 ** (-8 * torch.arange(n_heads, device=slopes.device) / n_heads)
+        if torch.allclose(slopes, shifted.to(slopes), rtol=1e-3):
+            cause, found = "slopes begin at one", "slopes 2**(-8 * h / n_heads), from 1 on"
+    if cause:
+        yield finding(level, "positions", cause, done, found, right)
+
+
+def sinusoids(subject: Subject) -> Results:
+    """Sines and cosines of one frequency, in pairs, are added; frequencies fall geometrically."""
+    done = "looked at the table that is added to the tokens"
+    for node in locate.trace_of(subject).of("add", "add_"):
+        for producer, table in node.inputs if node.depends else ():
+            values = table.detach().float().squeeze()
+            values = values[0] if values.dim() == 3 else values
+            if (producer and producer.depends) or values.dim() != 2 or min(values.shape) < 4:
+                continue
+            sines = torch.arange(len(values), device=values.device).float().sin()[:, None]
+            equal = (values - sines).abs().amax(0) < 1e-3
+            if values.abs().max() > 1.001 or not equal.any():
+                continue  # it is no such table
+            off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
+            fall, d = rotary.falls(angle), values.shape[1]
+            found = right = ""
+            if off > 1e-3:
+                found = f"products of rows at the same distance differ by {off:.1%}"
+                right = "products that depend on the distance alone"
+            elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
+                found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
+                right = f"by {1e4 ** (-2 / d):.4g}"
+            elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):
+                found = f"{len(fast.unique())} different frequencies of {len(fast)}"
+                right = "a different one in each pair"
+            if found:
+                yield finding("error", "positions", "other sinusoids", done, found, right)
+                return

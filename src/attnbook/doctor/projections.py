@@ -1,0 +1,119 @@
+"""What makes queries, keys, values and the output."""
+
+import torch
+from torch import Tensor, nn
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.invariants import gradients
+from attnbook.doctor.observed import Results, heads_in, projected, where
+from attnbook.doctor.report import Level
+from attnbook.doctor.subject import Subject
+from attnbook.doctor.trace import PRODUCTS, Attention, Node
+
+
+def projections(subject: Subject) -> Results:
+    """Queries, keys and values are three different projections."""
+    for a in locate.attentions(subject)[:1]:
+        yield from _heads_share(subject, a)
+        if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
+            return
+        given = {"query": a.query, "key": a.key, "value": a.value}
+        nodes = (a.query_node, a.key_node, a.value_node)
+        made = dict(zip(given, map(projected, nodes), strict=True))
+        if len(set(map(len, given.values()))) > 1:
+            return
+        for left, right in (("query", "key"), ("key", "value"), ("query", "value")):
+            one, other = made[left], made[right]
+            if one is None or other is None or {left, right} <= set(subject.claims.shared):
+                continue
+            if not (_same_outputs(one, other) and _proportional(given[left], given[right])):
+                continue
+            if _matrix(one) != _matrix(other):  # as after copy.deepcopy
+                cause, error = "projections start alike", False
+                found = f"{left} and {right} are equal, by two equal matrices"
+                right_ = "matrices drawn one by one"
+            else:
+                # Reformer shares them, and has no third one left over.
+                error = bool(subject.claims.n_heads or any(gradients(subject)))
+                cause = "one projection for two"
+                found = f"{left} and {right} are the same projection of the tokens"
+                right_ = f'different ones, or a claim: shared=("{left}", "{right}")'
+            done = "compared queries, keys and values" + where(a)
+            level: Level = "error" if error else "warning"
+            yield finding(level, "projections", cause, done, found, right_)
+            return
+
+
+def _matrix(product: Node) -> int:
+    """Where the matrix of a product is in memory, before it was moved or copied."""
+    node, tensor = product.inputs[-1]
+    while node is not None and node.inputs:
+        node, tensor = node.inputs[0]
+    return tensor.data_ptr()
+
+
+def _same_outputs(one: Node, other: Node) -> bool:
+    return one is other or one.outputs[0].equal(other.outputs[0])
+
+
+def _proportional(a: Tensor, b: Tensor) -> bool:
+    """Whether the rows are the same but for a factor and a rotation."""
+    if a.shape != b.shape:
+        return False
+    ratio = a.norm(dim=-1) / b.norm(dim=-1).clamp(min=1e-30)
+    # At the first position no rotary turns anything.
+    alike = torch.cosine_similarity(a[:, 0], b[:, 0], dim=-1)
+    return bool(ratio.std() < 1e-3 * ratio.mean().abs() and alike.min() > 0.999)
+
+
+def _heads_share(subject: Subject, a: Attention) -> Results:
+    """Each head has a projection of its own, of the whole width."""
+    made, n_heads, n = projected(a.query_node), heads_in(subject, a), subject.n_tokens
+    if made is None or n_heads < 2 or made.name not in ("mm", "addmm"):
+        return
+    rows, inner = made.args[-2].shape[-2:]
+    width = a.query.shape[-1]
+    if inner == width and rows == subject.n_sequences * n_heads * n and n == a.query.shape[-2]:
+        yield finding(
+            "error",
+            "projections",
+            "heads share one projection",
+            "observed the projection of the queries" + where(a),
+            f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads",
+            f"{inner * n_heads} → {width * n_heads}: each head sees the whole token",
+        )
+
+
+def tying(subject: Subject) -> Results:
+    """The output layer is the embedding, if it is meant to be."""
+    parts = [part for m in subject.modules for part in m.modules()]
+    tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
+    for name, weight in subject.parameters.items():
+        if any(weight is not table and weight.equal(table) and weight.std() for table in tables):
+            yield finding(
+                "error" if subject.claims.tied else "warning",
+                "tying",
+                "copied, not tied",
+                "compared the parameters",
+                f"{name} equals an embedding, and is another parameter",
+                "one parameter, which is trained as one",
+            )
+            return
+    if subject.claims.tied and subject.kind in ("tokens", "encoder-decoder"):
+        last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
+        if last is None:
+            return
+        width = last.outputs[0].shape[-1]
+        used = [x for x in last.args if isinstance(x, Tensor)]
+        fitting = [table.detach() for table in tables if len(table) == width]
+        if fitting and not any(_same_numbers(x, table) for x in used for table in fitting):
+            done = "compared the last product's matrix with the embedding"
+            right = "the same matrix, as claimed"
+            yield finding("error", "tying", "not tied", done, "they differ", right)
+
+
+def _same_numbers(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(
+        one.flatten().sort()[0], other.flatten().sort()[0]
+    )

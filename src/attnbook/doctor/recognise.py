@@ -1,0 +1,324 @@
+"""What kind of call an example is: which arguments hold tokens, along which axes."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten_with_path
+
+from attnbook.doctor.claims import Claims
+from attnbook.doctor.subject import (
+    DIFFERENT,
+    LABELS,
+    Subject,
+    cast,
+    changed,
+    last,
+    parameters_of,
+    seed_all,
+    tensors_in,
+)
+
+ADDED_MASK = -1e4
+"""An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
+NOT_IDS = ("type", "segment", "position", "length", "mask", "step")
+LONG, SEQUENCES = 16, 4
+"""Of an example with more tokens or sequences, only some are used."""
+
+
+class CallFailed(Exception):  # noqa: N818
+    """The example can't be called so."""
+
+
+def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
+    """Find out what kind of call the example is.
+
+    Raises:
+        CallFailed: if it fails, or returns nothing that can be judged; says how it was called.
+    """
+    module = getattr(module, "_orig_mod", module)  # of a compiled module
+    subject = _precise(_subject(module, example, claims))
+    inputs = subject.inputs
+    call = "called it with " + ", ".join(f"{name}={_shape(x)}" for name, x in inputs.items())
+    try:
+        with subject.mode(training=False):
+            subject.which = _which(subject)
+            output = subject.run()
+    except Exception as error:  # whatever a reader's module raises is to be told
+        raised = f"it raised {type(error).__name__}: {error}"
+        if "does not require grad" in str(error):
+            raised += "; give a function that returns the loss, and leaves backward() to others"
+        raise CallFailed(call, raised) from error
+    _name_the_mask(subject)
+    masks = {name for name, value in inputs.items() if _is_mask(name, value)}
+    masks |= {str(subject.claims.mask.argument)} if subject.claims.mask else set()
+    held = [name for name in inputs if name not in masks]
+    floats = [n for n in held if _is_floats(inputs[n])]
+    dims = [inputs[n].dim() for n in floats]
+    floats = [n for n in floats if inputs[n].dim() == (3 if 3 in dims else dims[0])]
+    ids = [n for n in held if _is_ids(n, inputs[n])]
+    ids = [n for n in ids if last(n) not in LABELS or inputs[n].dim() > 1]  # classes stay
+    subject.sources = floats or ids
+    if not subject.sources:
+        raise CallFailed(call, "no argument is a tensor of vectors (…, d) or of ids")
+    if output.dim() == 0:
+        subject.kind = "loss"
+    elif floats:
+        subject.kind = "attention"
+    elif len(ids) > 1 and _belongs(output, inputs[ids[-1]]):
+        subject.kind = "encoder-decoder"
+    else:
+        subject.kind, subject.sources = "tokens", ids[:1]
+    if subject.kind == "attention" and len(floats) == 2:
+        _target_first(subject, output)
+    _find_axes(subject, output)
+    _find_same(subject)
+    if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
+        subject.kind = "pooled"
+    if output.dim() == 2 and subject.batch == 0 and subject.kind in ("tokens", "encoder-decoder"):
+        subject.flat = len(output) == subject.n_sequences * subject.n_tokens
+    with subject.mode(training=False):
+        subject.vocabularies = dict(_vocabularies(subject))
+        if subject.claims.batch_first is None and _tokens_come_first(subject):
+            subject.batch, subject.tokens, subject.out_tokens = 1, 0, 0
+        return _shortened(_doubled(subject))
+
+
+def _subject(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
+    """The call, its arguments by name."""
+    counted = (f"argument {i}" for i in itertools.count())
+    names = itertools.chain(parameters_of(module), counted)
+    call = (dict(zip(names, example, strict=False)), dict(claims.keywords or {}))
+    leaves, spec = tree_flatten_with_path(call)
+    keys = (
+        [str(getattr(key, "key", getattr(key, "idx", key))) for key in path[1:]]
+        for path, _ in leaves
+    )
+    inputs = {".".join(k): x for k, (_, x) in zip(keys, leaves, strict=True)}
+    return Subject(module, claims, inputs, spec)
+
+
+def _precise(subject: Subject) -> Subject:
+    """A copy in float32 of a module in half precision, whose rounding hides what is looked for."""
+    module = subject.module
+    given = (*subject.parameters.values(), *subject.inputs.values())
+    half = any(isinstance(x, Tensor) and x.dtype in (torch.half, torch.bfloat16) for x in given)
+    if not half or not isinstance(module, nn.Module):
+        return subject
+    inputs = cast(subject.inputs, torch.float32)
+    precise = replace(subject, module=copy.deepcopy(module).float(), inputs=inputs)
+    try:
+        with precise.mode(training=False):
+            precise.run()
+    except Exception:  # it is of one type only
+        return subject
+    return precise
+
+
+def _name_the_mask(subject: Subject) -> None:
+    """The mask that is claimed, by the name of its argument."""
+    claim, names = subject.claims.mask, list(subject.inputs)
+    if claim is None:
+        return
+    inside = [n for n in names if n != claim.argument and last(n) == claim.argument]
+    name = names[claim.argument] if isinstance(claim.argument, int) else claim.argument
+    name = inside[0] if inside else name
+    subject.claims = replace(subject.claims, mask=replace(claim, argument=name))
+
+
+def _which(subject: Subject) -> int:
+    """The first tensor of floats that is not (batch, heads, queries, keys), if there is one."""
+    lengths = {n for x in subject.inputs.values() if isinstance(x, Tensor) for n in x.shape[:3]}
+    seed_all(0)
+    with torch.no_grad():
+        outputs = [x for x in tensors_in(subject.call()) if x.is_floating_point()]
+    for i, x in enumerate(outputs):
+        if not (x.dim() >= 3 and x.shape[-1] == x.shape[-2] in lengths):
+            return i
+    return 0
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)[:40]
+
+
+def _is_mask(name: str, value: Any) -> bool:
+    if not isinstance(value, Tensor):
+        return False
+    if value.dtype == torch.bool or "mask" in name.lower():
+        return True
+    if value.is_floating_point() and value.dim() >= 2 and value.numel() > 1:
+        blocked = value < ADDED_MASK
+        return bool(((value == 0) | blocked | (value == 1)).all()) and bool(
+            (value != value.flatten()[0]).any()
+        )
+    return False
+
+
+def _is_floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
+
+
+def _is_ids(name: str, value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+        return False
+    return value.dim() in (1, 2) and not any(word in name.lower() for word in NOT_IDS)
+
+
+def _belongs(output: Tensor, ids: Tensor) -> bool:
+    """Whether there is a row for each id, in (batch, tokens, …) or (batch × tokens, …)."""
+    flat = output.dim() == 2 and len(output) == ids.numel()
+    return output.shape[:2] == ids.shape[:2] or flat
+
+
+def _find_axes(subject: Subject, output: Tensor) -> None:
+    value = subject.inputs[subject.target]
+    if value.is_floating_point() and value.dim() == 4:
+        # (batch, heads, tokens, d_head), or pictures, whose tokens are the module's own.
+        subject.batch, subject.tokens = 0, 2
+        if subject.parameters and subject.kind == "attention":
+            subject.kind = "pictures"
+    elif value.dim() == (2 if value.is_floating_point() else 1):
+        subject.batch, subject.tokens = None, 0
+    elif subject.claims.batch_first is False or _says_sequence_first(subject):
+        subject.batch, subject.tokens = 1, 0
+    elif value.dim() == 3 and _channels_come_first(subject):
+        subject.batch, subject.tokens = 0, 2
+    subject.out_tokens = subject.tokens
+    n, shape = subject.n_tokens, list(output.shape)
+    if subject.batch == 0 and len(shape) > 2 and shape[subject.tokens] != n and n in shape[1:]:
+        subject.out_tokens = shape.index(n, 1)  # (batch, vocabulary, tokens)
+
+
+def _says_sequence_first(subject: Subject) -> bool:
+    """Torch's own modules say so, and what is called is one of them."""
+    said = getattr(subject.module, "batch_first", None)
+    if said is None and isinstance(subject.module, nn.Module):
+        layers = [m for n, m in subject.module.named_modules() if n in ("layers.0", "encoder")]
+        inner = [
+            getattr(m.self_attn, "batch_first", None) for m in layers if hasattr(m, "self_attn")
+        ]
+        ours = type(subject.module).__module__.startswith("torch.nn")
+        said = inner[0] if inner and ours else None
+    return said is False
+
+
+def _channels_come_first(subject: Subject) -> bool:
+    """Whether vectors are (batch, d, tokens): weights are as long as d, attention as the tokens."""
+    _, d, tokens = subject.inputs[subject.target].shape
+    sizes = {n for p in subject.parameters.values() for n in p.shape}
+    if d not in sizes or tokens in sizes:
+        return False
+    with subject.mode(training=False):
+        keys = {a.weights.shape[-1] for a in subject.trace().attentions}
+    return tokens in keys and d not in keys
+
+
+def _is_pooled(subject: Subject, output: Tensor) -> bool:
+    """Whether there is a row for each sequence, and none for each token."""
+    alone = subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in output.shape[1:]
+    return alone and len(output) == subject.n_sequences
+
+
+def _target_first(subject: Subject, output: Tensor) -> None:
+    """Of two sequences of vectors, the one that the output belongs to comes first."""
+    one, other = (subject.inputs[name] for name in subject.sources)
+    belongs = output.shape == other.shape != one.shape
+    if belongs or last(subject.sources[1]).startswith(("tgt", "target")):
+        subject.sources.reverse()
+
+
+def _vocabularies(subject: Subject) -> Iterator[tuple[str, int]]:
+    """Of each source of ids, the rows of the table in which they are looked up."""
+    for name in subject.sources:
+        if not subject.is_ids(name):
+            continue
+        others = [n for n in subject.sources if n != name]
+        trace = replace(subject, sources=[name]).trace()
+        looked = [n for n in trace.of("embedding", "index", "index_select") if n.depends]
+        tables = [n.inputs[0] for n in looked]
+        sizes = [x.shape[0] for made, x in tables if made is None or not made.depends]
+        if sizes:
+            yield name, max(sizes)
+        elif others and (subject.kind == "loss" or last(name) in LABELS):
+            yield name, subject.vocabulary(others[0])
+
+
+def _doubled(subject: Subject) -> Subject:
+    """With two sequences instead of a single one, if it can be called so."""
+    if subject.batch is None or subject.n_sequences > 1:
+        return subject
+    axis, inputs = subject.batch, dict(subject.inputs)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
+            inputs[name] = torch.cat([value, value], axis)
+    inputs.update(dict.fromkeys(subject.same, inputs[subject.same[0]] if subject.same else None))
+    two = replace(subject, inputs=inputs)
+    try:
+        output = two.run()
+    except Exception:  # one at a time only
+        return subject
+    return two if subject.kind == "loss" or output.shape[axis] == 2 else subject
+
+
+def _shortened(subject: Subject) -> Subject:
+    """With few tokens and sequences of a long example, if it can be called so."""
+    lengths = {subject.length(name) for name in subject.sources}
+    few = 16 if subject.kind == "loss" else 11
+    for start in (few, 16, 32, max(lengths)):
+        start = max(start, (subject.claims.window or 0) + 5)
+        # Lengths that differ stay different.
+        sizes = {n: start + 2 * i if n > LONG else n for i, n in enumerate(sorted(lengths))}
+        sizes = {n: min(n, size) for n, size in sizes.items()}
+        b = subject.n_sequences
+        few_b = b if b <= SEQUENCES or b in lengths else SEQUENCES - (subject.kind != "loss")
+        if few_b == b and all(n == size for n, size in sizes.items()):
+            return subject
+        short = replace(subject, inputs=subject.resized(subject.inputs, sizes, few_b))
+        short.cut = f", cut to {short.n_sequences} × {short.n_tokens}"
+        try:
+            output = short.run()
+        except Exception:  # it takes one length only
+            continue
+        pairs = list(zip(output.shape, subject.run().shape, strict=False))
+        axis = subject.out_tokens
+        rows = axis < len(pairs) and pairs[axis][1] == subject.n_tokens
+        if all(one in (n, sizes.get(n), few_b) for one, n in pairs) and (
+            not rows or pairs[axis][0] == short.n_tokens
+        ):
+            return short
+    return subject
+
+
+def _tokens_come_first(subject: Subject) -> bool:
+    """Whether the example is longer along its first axis, and only that one is mixed."""
+    value = subject.inputs[subject.target]
+    if subject.kind in ("loss", "pooled") or (subject.batch, subject.tokens) != (0, 1):
+        return False
+    if not value.shape[0] > value.shape[1] > 1:
+        return False
+    inputs = subject.fresh(0)
+    base = subject.run(inputs)
+    other = subject.run(subject.replaced(inputs, subject.target, 0, 0))
+    moved = changed(base, other) > DIFFERENT  # the changed token is the first of both
+    return bool(moved[1:, 0].any()) and not bool(moved[:, 1:].any())
+
+
+def _find_same(subject: Subject) -> None:
+    """Inputs that are the same tensor are one source: the query, key and value of x."""
+    first, *others = subject.sources
+    value = subject.inputs[first]
+    same = [
+        name
+        for name in others
+        if subject.inputs[name] is value
+        or (subject.inputs[name].shape == value.shape and torch.equal(subject.inputs[name], value))
+    ]
+    if subject.kind == "attention" and same and len(same) == len(others):
+        subject.same = [first, *same]

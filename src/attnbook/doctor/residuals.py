@@ -1,0 +1,88 @@
+"""The ways around attentions and feed-forward layers, found by silencing them."""
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results, projected
+from attnbook.doctor.report import Level
+from attnbook.doctor.subject import Inputs, Subject
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node
+
+
+def residual(subject: Subject) -> Results:
+    """What attentions and feed-forward layers give is added to what they are given."""
+    found = locate.attentions(subject)
+    made = [node for a in found if (node := projected(a.query_node)) is not None]
+    in_a_row = any(not x.args[-2].equal(made[0].args[-2]) for x in made)  # not heads of one
+    if not found or not (in_a_row or subject.claims.residual):
+        return
+    inputs = subject.fresh(0)
+    other = subject.replaced(inputs, subject.target, 0, 0)
+    silenced = {a.context_node.index for a in found}
+    models = subject.kind in ("tokens", "encoder-decoder")
+    if not _depends(subject, inputs, other, silenced):
+        alone = [_depends(subject, inputs, other, {i}) for i in silenced]
+        others = models and any(alone) and not all(alone)  # others have a way around
+        level: Level = "error" if subject.claims.residual or others else "warning"
+        done = "set what the attentions give to zero, and changed a token"
+        found_, right = "its output did not change", "x + attention(x): it changes"
+        yield finding(level, "residual", "no way around the attention", done, found_, right)
+        return
+    for node in _layers_after(found) if in_a_row else ():
+        if not _depends(subject, inputs, other, {node.index}):
+            done = f"set what a layer gives to zero{locate.in_module(node)}, and changed a token"
+            found_, right = "its output did not change", "x + layer(x): it changes"
+            level = "error" if models else "warning"
+            yield finding(level, "residual", "no way around a layer", done, found_, right)
+            return
+        without = {node.index, found[0].context_node.index}
+        if _output(subject, inputs, {node.index}).equal(_output(subject, inputs, without)):
+            done = f"set what a layer gives to zero{locate.in_module(node)}"
+            found_ = "what the attention before it gives has no effect then"
+            right = "x = x + attention(x), and then x + layer(x), with that x"
+            level = "error" if models else "warning"
+            yield finding(level, "residual", "a sum with an older x", done, found_, right)
+            return
+
+
+def _output(subject: Subject, inputs: Inputs, silenced: Collection[int]) -> Tensor:
+    output = subject.trace(inputs, silenced).output
+    assert output is not None
+    return output
+
+
+def _depends(subject: Subject, one: Inputs, other: Inputs, silenced: Collection[int]) -> bool:
+    return not _output(subject, one, silenced).equal(_output(subject, other, silenced))
+
+
+def _layers_after(found: list[Attention]) -> list[Node]:
+    """Products between the first attention's output projection and the next attention."""
+    first = found[0]
+    later = [a for a in found if not _same_input(a, first)]
+    queue, own = list(first.context_node.users), set()
+    while queue:  # its output projection
+        user = queue.pop()
+        if user.name in PRODUCTS:
+            own.add(user.index)
+        elif user.name in (*MOVES, "mul", "cat"):
+            queue += user.users
+    end = projected(later[0].query_node) if later else None
+    queue, after = [] if end is None else [n for n, _ in end.inputs if n is not None], []
+    seen = set(own)
+    while queue:
+        node = queue.pop()
+        if node.index in seen or node.index < first.context_node.index or not node.depends:
+            continue
+        seen.add(node.index)
+        queue += [n for n, _ in node.inputs if n is not None]
+        if node.name in PRODUCTS and not node.between:
+            after.append(node)
+    return after
+
+
+def _same_input(one: Attention, other: Attention) -> bool:
+    a, b = projected(one.query_node), projected(other.query_node)
+    return a is None or b is None or a.args[-2].equal(b.args[-2])

@@ -1,0 +1,177 @@
+"""What multiplies the values: one softmax over the keys, with a mask that closes."""
+
+import math
+
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results, path, where, width_before
+from attnbook.doctor.subject import Subject
+from attnbook.doctor.trace import (
+    MOVES,
+    ON_LOGITS,
+    ON_WEIGHTS,
+    PRODUCTS,
+    Attention,
+    Node,
+    ahead,
+    back,
+    factors,
+)
+
+SOFTMAX = ("_softmax", "_safe_softmax")
+FEATURES = {"elu", "exp", "relu", "softplus", "sigmoid", "silu", "gelu", "tanh", "pow", *SOFTMAX}
+"""On the way to queries and keys: a linear attention with a feature map, or norms."""
+NORMALISE = ("div", "native_layer_norm", "native_group_norm", "_fused_rms_norm", "pow", "mean")
+
+
+def weights(subject: Subject) -> Results:
+    """What multiplies the values sums to one over the keys."""
+    yield from _softmax_once(subject)
+    yield from _no_softmax(subject)
+    for a in locate.attentions(subject):
+        sums = a.weights.sum(-1)
+        real = a.weights.isfinite().all(-1)
+        some = real & (a.weights != 0).any(-1)
+        if not some.any() or (sums[some] - 1).abs().max() < 1e-3:
+            continue
+        cause, found = _wrong_sums(subject, a, sums[some])
+        if cause:
+            done = "observed what multiplies the values" + where(a)
+            right = "each query's weights sum to 1 over the keys"
+            yield finding("error", "weights", cause, done, found, right)
+            return
+
+
+def _softmax_once(subject: Subject) -> Results:
+    """No softmax is given what another one gave."""
+    for node in locate.trace_of(subject).of(*SOFTMAX):
+        first = back(node.inputs[0][0], (*MOVES, *ON_WEIGHTS), SOFTMAX)
+        score = first and back(first.inputs[0][0], (*MOVES, *ON_LOGITS), PRODUCTS)
+        if score is not None and score.between:
+            done = "observed what each softmax is given" + locate.in_module(node).replace(",", "")
+            found = "weights, which another softmax gave"
+            yield finding("error", "weights", "softmax twice", done, found, "logits")
+            return
+
+
+def _no_softmax(subject: Subject) -> Results:
+    """Queries times keys, by a number, multiply the values."""
+    trace = locate.trace_of(subject)
+    for score in trace.of(*PRODUCTS):
+        for context, used in ahead(score, (*MOVES, *ON_WEIGHTS)) if score.between else ():
+            number = _proportional(score, context, used) if context.between else None
+            if number is None or not _of_tokens(subject, score) or _normalised(context):
+                continue
+            widths = factors(score)[0].shape[-1], width_before(score.inputs[-2][0])
+            roots = [width**-0.5 for width in widths if width]
+            meant = subject.claims.scale is not None or any(
+                math.isclose(number, root, rel_tol=1e-3) for root in roots
+            )
+            yield finding(
+                "error" if meant else "warning",
+                "weights",
+                "no softmax",
+                "observed what multiplies the values" + locate.in_module(score).replace(",", ""),
+                f"{number:.4g} × query · key",
+                "the softmax of that" if meant else "its softmax, if it is no linear attention",
+            )
+            return
+
+
+def _proportional(score: Node, context: Node, used: Node) -> float | None:
+    """By which number a product was multiplied where it is one side of the next product."""
+    side = next((i for i, (n, _) in enumerate(context.inputs[-2:]) if n is used), None)
+    if side is None:
+        return None
+    weights, products = factors(context)[side], score.outputs[0]
+    if weights.numel() != products.numel():
+        return None
+    open_ = (weights != 0) & (weights > -1e3)
+    for given in (products.reshape(weights.shape), products.mT.reshape(weights.shape)):
+        ratio = (weights / given)[open_].double()
+        if ratio.numel() > 3 and bool((ratio - ratio[0]).abs().max() < 1e-4 * ratio[0].abs()):
+            return float(ratio[0])
+    return None
+
+
+def _of_tokens(subject: Subject, score: Node) -> bool:
+    """Whether a product is of projections, over their widths: tokens × tokens."""
+    for node, _ in score.inputs[-2:]:
+        names = {n.name.rstrip("_") for n, _ in path(node)}
+        if names & FEATURES:
+            return False
+    inputs = subject.fresh(0)
+    other = subject.trace(subject.replaced(inputs, subject.target, 0, 0))
+    if len(other.nodes) <= score.index or other.nodes[score.index].name != score.name:
+        return False
+    one, two = factors(score)[0], factors(other.nodes[score.index])[0]
+    return one.shape == two.shape and not bool((one != two).any(-1).all())
+
+
+def _normalised(context: Node) -> bool:
+    """Whether what the values give is divided by something, or normed, right away."""
+    queue, seen = list(context.users), set()
+    while queue:
+        user = queue.pop()
+        if user.index in seen:
+            continue
+        seen.add(user.index)
+        if user.name.rstrip("_") in NORMALISE:
+            return True
+        if user.name in (*MOVES, "mul"):
+            queue += user.users
+    return False
+
+
+def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]:
+    over = f"their sums over the keys are {float(sums.min()):.3g} to {float(sums.max()):.3g}"
+    node = a.softmax_node
+    by_hand = node.name == "exp"
+    soft = a.weights if by_hand else node.outputs[0]
+    axis = -1 if by_hand else int(node.args[1]) % soft.dim()
+    keys = soft.shape[axis]
+    if a.weights.shape[-1] != keys and (sums * keys / a.weights.shape[-1] - 1).abs().max() < 1e-3:
+        return "heads not concatenated", over
+    if (a.softmax.sum(-1) - 1).abs().max() < 1e-3:  # the softmax is right: what came after it?
+        ratio = (a.weights / a.softmax)[a.softmax > 1e-6]
+        if ratio.numel() and ratio.std() < 1e-4 * ratio.abs().mean():
+            if abs(float(ratio.mean()) - 1) > 1e-3:
+                return "scaled after the softmax", over
+        elif ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
+            return "mask after the softmax", over
+        return "", ""
+    if _ones(a.weights.sum(-2)) and a.weights.shape[-1] > 1:
+        last = not by_hand and axis == soft.dim() - 1
+        cause = "weights transposed" if last else "softmax over the queries"
+        return cause, over + "; over the queries they are 1"
+    if _ones(soft.sum(axis)) and soft.dim() >= 3:
+        found = over + f"; over axis {axis} of {list(soft.shape)} they are 1"
+        if axis == 0 and (soft.dim() == 4 or len(soft) == subject.n_sequences):
+            return "softmax over the batch", found
+        if axis in (0, 1) and soft.dim() > 3:
+            return "softmax over the heads", found
+        return "softmax over the queries", found
+    if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
+        return "", ""  # a sink, or softmax plus one
+    return "weights do not sum to one", over
+
+
+def _ones(sums: Tensor) -> bool:
+    """Whether all are one that are numbers: a mask can leave nothing to sum."""
+    real = sums[sums.isfinite()]
+    return len(real) > 0 and bool((real - 1).abs().max() < 1e-3)
+
+
+def masks(subject: Subject) -> Results:
+    """A mask that is there closes: it is not one more number among the logits."""
+    for a in locate.own(subject):
+        if a.logits is None or locate.pattern(locate.support(a)) != "all":
+            continue
+        cause = locate.weak_mask(subject, a)
+        if cause:
+            done = "compared the logits of later tokens with the products" + where(a)
+            found = "they differ in a way that a mask makes, and still get weight"
+            yield finding("error", "masks", cause, done, found, "-inf, and no weight")
+            return
