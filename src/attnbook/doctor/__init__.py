@@ -78,7 +78,7 @@ CHECKS: dict[str, Check] = {
     "window": Check(blocks.window, needs="window"),
     "residual": Check(residuals.residual, ROWS),
     "norms": Check(blocks.norms),
-    "norm order": Check(blocks.norm_order, needs="norm"),
+    "norm order": Check(blocks.norm_order),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(invariants.train_and_eval),

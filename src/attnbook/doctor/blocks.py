@@ -53,7 +53,7 @@ def norms(subject: Subject) -> Results:
 def norm_order(subject: Subject) -> Results:
     """The stream that branches are added to is normed after the sum, or never, as claimed."""
     claimed = subject.claims.norm
-    for a in locate.attentions(subject):
+    for layer, a in enumerate(locate.attentions(subject)):
         made = projected(a.query_node)
         given = _unmoved(made.inputs[-2][0]) if made is not None else None
         if given is None:
@@ -61,15 +61,28 @@ def norm_order(subject: Subject) -> Results:
         normed = given.name in NORMS or (given.name in ("mul", "add") and "norm" in given.module)
         added = any(user.name in ("add", "add_") for user in _users(given))
         done = "followed the stream around the attention" + where(a)
-        if claimed == "pre" and not (normed and not added):
-            found = "the stream itself is normed" if normed else "what it is given is not normed"
-            right = "x + attention(norm(x))"
-            yield finding("error", "norm order", "norm not before the branch", done, found, right)
-            return
+        right, cause = "x + attention(norm(x))", "norm not before the branch"
         if claimed == "post" and normed and not added:
             found, right = "the branch's input alone is normed", "norm(x + attention(x))"
-            yield finding("error", "norm order", "norm not after the sum", done, found, right)
-            return
+            cause = "norm not after the sum"
+        elif claimed == "pre" and not (normed and not added):
+            found = "the stream itself is normed" if normed else "what it is given is not normed"
+        elif claimed is None and layer and normed and added and _then_pre(given):
+            found = "the stream itself is normed here, and not in the next branch"
+        else:
+            continue
+        yield finding("error", "norm order", cause, done, found, right)
+        return
+
+
+def _then_pre(normed: Node) -> bool:
+    """Whether the sum of the normed stream and its branch is normed for the next branch alone."""
+    for total in (user for user in _users(normed) if user.name in ("add", "add_")):
+        later = _users(total)
+        is_normed = any(n.name in NORMS or "norm" in n.module.split(".")[-1] for n in later)
+        if is_normed and any(n.name in ("add", "add_") and n.module == total.module for n in later):
+            return True
+    return False
 
 
 def _unmoved(node: Node | None) -> Node | None:

@@ -127,7 +127,7 @@ CAUSES: dict[str, Cause] = {
         LEAKS,
     ),
     "merge without transposing": Cause(
-        "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", LEAKS
+        "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
     ),
     "heads not concatenated": Cause(
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",

@@ -9,7 +9,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, projected
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Inputs, Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node
+from attnbook.doctor.trace import PRODUCTS, Attention, Node
 
 
 def residual(subject: Subject) -> Results:
@@ -38,8 +38,13 @@ def residual(subject: Subject) -> Results:
             level = "error" if models else "warning"
             yield finding(level, "residual", "no way around a layer", done, found_, right)
             return
-        without = {node.index, found[0].context_node.index}
-        if _output(subject, inputs, {node.index}).equal(_output(subject, inputs, without)):
+        first = {a.context_node.index for a in found if _same_input(a, found[0])}
+        one, two = (subject.trace(x, first).nodes[node.index].outputs[0] for x in (inputs, other))
+        if one.equal(two):
+            continue  # it is a part of the attention
+        if _output(subject, inputs, {node.index}).equal(
+            _output(subject, inputs, {node.index, *first})
+        ):
             done = f"set what a layer gives to zero{locate.in_module(node)}"
             found_ = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
@@ -62,16 +67,17 @@ def _layers_after(found: list[Attention]) -> list[Node]:
     """Products between the first attention's output projection and the next attention."""
     first = found[0]
     later = [a for a in found if not _same_input(a, first)]
-    queue, own = list(first.context_node.users), set()
-    while queue:  # its output projection
+    queue, own, seen = list(first.context_node.users), set(), set()
+    while queue:  # its output projection, and what is given the stream
         user = queue.pop()
         if user.name in PRODUCTS:
             own.add(user.index)
-        elif user.name in (*MOVES, "mul", "cat"):
+        elif user.index not in seen:
+            seen.add(user.index)
             queue += user.users
     end = projected(later[0].query_node) if later else None
     queue, after = [] if end is None else [n for n, _ in end.inputs if n is not None], []
-    seen = set(own)
+    seen = own
     while queue:
         node = queue.pop()
         if node.index in seen or node.index < first.context_node.index or not node.depends:

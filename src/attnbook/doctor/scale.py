@@ -6,11 +6,12 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, heads_in, where, width_before
+from attnbook.doctor.observed import Results, heads_in, path, where, width_before
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, Attention, Node, between, numbers_before, scalar
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, between, numbers_before, scalar
 
+NORMS = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm")
 WRONG = ("multiplied by the root", "scale of d_model", "scale of the heads", "scale of the tokens")
 """No published design has these; no scale at all is T5's, and 1/d_head that of μP."""
 
@@ -49,8 +50,10 @@ def scalars(subject: Subject, a: Attention) -> list[float] | None:
     """The factors on the products of what was projected; ``None`` if they are not fixed."""
     if a.logits is None:
         return None
-    if subject.claims.scale is None and (_unit(a.query) or _unit(a.key)):
+    if subject.claims.scale is None and any(map(_normed, (a.query_node, a.key_node))):
         return None  # in a cosine, the lengths are gone
+    if subject.claims.scale is None and (_unit(a.query) or _unit(a.key)):
+        return None
     fitted = locate.slope(subject, a)
     logits = a.softmax_node.inputs[0][0]
     if not fitted or between(logits, a.score_node) & {"tanh", "clamp", "relu"}:
@@ -76,6 +79,10 @@ def _linear(subject: Subject, a: Attention, fitted: float) -> bool:
     off = (rest[heads:] - rest[:-heads])[both].abs().mean()
     size = (fitted * (a.products[heads:] - a.products[:-heads]))[both].abs().mean()
     return bool(off < 0.005 * size)
+
+
+def _normed(node: Node | None) -> bool:
+    return any(n.name in NORMS for n, _ in path(node) if n.name not in PRODUCTS)
 
 
 def _unit(x: Tensor) -> bool:

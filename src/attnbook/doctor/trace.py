@@ -377,7 +377,7 @@ def scalar(node: Node) -> tuple[float | None, bool]:
             is_fixed = not (tensor and x.requires_grad)
             return (number if node.name.startswith("mul") else 1 / (number or 1)), is_fixed
         if tensor and x.requires_grad:
-            return None, False
+            return None, x.dim() > 0 and x.shape[-1] > 1  # a norm's gain is no scale
     return None, True
 
 
