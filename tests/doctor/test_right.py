@@ -10,8 +10,17 @@ from tests.doctor.test_planted import healthy
 from tests.doctor.unusual import UNUSUAL, Design
 from tests.doctor.unusual_more import MORE
 
+LIKE_OTHERS = (
+    *("Llama", "Mistral", "GPTNeoX", "Bloom", "Gemma", "Gemma2", "Qwen2", "Phi", "Phi3", "Mixtral"),
+    *("Cohere", "DeepseekV3", "Roberta", "Albert", "RoFormer", "T5", "Marian"),
+)
+"""What is in `unusual`, or much like another one: slow."""
 IN_LIBRARIES = [
-    pytest.param(design, id=f"{library} {design.name}")
+    pytest.param(
+        design,
+        id=f"{library} {design.name}",
+        marks=[pytest.mark.slow] if design.name.split(":")[0] in LIKE_OTHERS else [],
+    )
     for library, designs in LIBRARIES.items()
     for design in designs
 ]
