@@ -1,0 +1,61 @@
+"""Right modules raise no error: libraries, and unusual designs that are not in `unusual`."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.doctor.libraries import LIBRARIES
+from tests.doctor.test_planted import healthy
+from tests.doctor.unusual import UNUSUAL, Design
+from tests.doctor.unusual_more import MORE
+
+LIKE_OTHERS = (
+    *("Llama", "Mistral", "GPTNeoX", "Bloom", "Gemma", "Gemma2", "Qwen2", "Phi", "Phi3", "Mixtral"),
+    *("Cohere", "DeepseekV3", "Roberta", "Albert", "RoFormer", "T5", "Marian"),
+)
+"""What is in `unusual`, or much like another one: slow."""
+IN_LIBRARIES = [
+    pytest.param(
+        design,
+        id=f"{library} {design.name}",
+        marks=[pytest.mark.slow] if design.name.split(":")[0] in LIKE_OTHERS else [],
+    )
+    for library, designs in LIBRARIES.items()
+    for design in designs
+]
+
+
+@pytest.fixture(autouse=True)
+def single_precision(numerics: None) -> Iterator[None]:
+    """As readers have it: the experts of some models are multiplied in no other."""
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float64)
+
+
+def test_no_design_twice() -> None:
+    names = [design.name for design in (*UNUSUAL, *MORE)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("design", IN_LIBRARIES)
+def test_library_is_healthy(design: Design) -> None:
+    healthy(design.report(claimed=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", IN_LIBRARIES)
+def test_library_is_healthy_without_claims(design: Design) -> None:
+    healthy(design.report(claimed=False))
+
+
+@pytest.mark.parametrize("design", MORE, ids=lambda design: design.name)
+def test_unusual_design_is_healthy(design: Design) -> None:
+    healthy(design.report(claimed=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", MORE, ids=lambda design: design.name)
+def test_unusual_design_is_healthy_without_claims(design: Design) -> None:
+    healthy(design.report(claimed=False))
