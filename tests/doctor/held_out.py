@@ -741,6 +741,8 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(d, vocab, bias=False)
         self.wte.weight = self.lm_head.weight
         self.apply(self._init)
+        if bug == "loud":
+            nn.init.normal_(self.wte.weight)
         if bug == "copies":
             self.h = nn.ModuleList([copy.deepcopy(blocks[0]) for _ in range(n)])
         if bug == "untied":
@@ -752,8 +754,6 @@ class GPT(nn.Module):
                 nn.init.constant_(module.weight, 0.02)
             else:
                 nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Embedding) and self.bug == "loud":
-            nn.init.normal_(module.weight)
 
     def forward(self, idx: Tensor) -> Tensor:
         b, t = idx.shape
