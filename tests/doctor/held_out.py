@@ -139,6 +139,172 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+# What a report may call it; a kind that is not here has no name of its own yet.
+NAMES: dict[str, tuple[str, ...]] = {
+    "1": ("no causal mask",),
+    "2": ("mask only in evaluation",),
+    "3": ("mask only in training",),
+    "4": ("mask of wrong polarity",),
+    "5": ("mask of wrong polarity",),
+    "6": ("causal mask off by one",),
+    "8": ("mask after the softmax",),
+    "9": ("masked with a finite number",),
+    "10": ("masked with a finite number",),
+    "11": ("masked with a finite number",),
+    "12": ("mask added as a number",),
+    "14": (
+        "mask ignored",
+        "padding is attended to",
+    ),
+    "15": ("mask on the queries",),
+    "16": ("mask of another sequence",),
+    "23": (
+        "padding is attended to",
+        "padding is not masked",
+    ),
+    "24": ("padding is attended to",),
+    "25": ("empty rows are NaN",),
+    "29": ("softmax over the queries",),
+    "30": ("softmax over the heads",),
+    "31": ("softmax over the batch",),
+    "33": ("no softmax",),
+    "34": ("softmax twice",),
+    "35": ("overflow",),
+    "37": ("scale of d_model",),
+    "38": ("no scale",),
+    "39": ("multiplied by the root",),
+    "40": ("scaled twice",),
+    "41": (
+        "other scale",
+        "scale of n_heads",
+        "scale of the heads",
+    ),
+    "42": ("other scale",),
+    "43": (
+        "no scale",
+        "scale on the values",
+    ),
+    "45": ("parameter not used",),
+    "46": ("split without transposing",),
+    "47": ("merge without transposing",),
+    "50": ("heads share one projection",),
+    "51": (
+        "one projection for two",
+        "parameter not used",
+    ),
+    "52": (
+        "heads averaged",
+        "heads not concatenated",
+    ),
+    "53": ("parameter not used",),
+    "54": ("other groups of heads",),
+    "56": ("no token attends to another",),
+    "57": ("heads all alike",),
+    "58": ("heads all alike",),
+    "59": ("parameter not registered",),
+    "61": ("batch and tokens exchanged",),
+    "62": ("depends on the sequence's number",),
+    "63": ("split without transposing",),
+    "64": ("training differs from evaluation",),
+    "65": ("mask of another sequence",),
+    "66": ("positions not relative",),
+    "67": ("positions without effect",),
+    "68": (
+        "other rotary angles",
+        "rotary angles of d_model",
+    ),
+    "69": ("values are rotated",),
+    "70": ("positions not relative",),
+    "71": ("positions restart with the cache",),
+    "72": ("positions restart with the cache",),
+    "76": (
+        "frequencies repeat",
+        "frequencies that repeat",
+        "other sinusoids",
+    ),
+    "77": ("positions without effect",),
+    "78": (
+        "parameter not used",
+        "positions without effect",
+    ),
+    "80": ("bias rises with distance",),
+    "80b": (
+        "one slope for all heads",
+        "other slopes",
+        "slopes begin at one",
+    ),
+    "80c": ("positions not relative",),
+    "80d": ("positions without effect",),
+    "80e": ("positions restart with the cache",),
+    "80f": ("other window",),
+    "80g": ("other window",),
+    "81": ("norm over the tokens",),
+    "83": (
+        "a sum with an older x",
+        "no way around a layer",
+        "no way around the attention",
+    ),
+    "84": ("parameter not used",),
+    "85": ("parameter not used",),
+    "86": ("norm that does not normalise",),
+    "90": ("random in evaluation",),
+    "91": ("random in evaluation",),
+    "92": ("random in evaluation",),
+    "94": ("dropout before the softmax",),
+    "96": ("remembers the last call",),
+    "97": ("changes its arguments",),
+    "99": ("parameter without gradient",),
+    "101": ("loss without shift",),
+    "102": ("loss shifted twice",),
+    "103": ("padding counts in the loss",),
+    "105": ("cross-entropy of probabilities",),
+    "107": ("padding counts in the loss",),
+    "108": (
+        "input without effect",
+        "parameter without gradient",
+    ),
+    "109": ("copied, not tied",),
+    "113": ("chunks see their future",),
+    "116": ("remembers the last call",),
+    "121": ("causal mask on the memory",),
+    "122": ("padding is attended to",),
+    "123": ("input without effect",),
+    "124": ("parameter without gradient",),
+    "20": ("mask at the upper left",),
+    "26": ("NaN where the mask forbids",),
+    "87": ("not in half precision",),
+    "126": ("padding is pooled",),
+    "36": ("weights transposed",),
+    "49": (
+        "keys not transposed",
+        "keys reshaped",
+        "keys reshaped, not transposed",
+    ),
+    "82": (
+        "a sum with the normed x",
+        "norm on the way around",
+        "the norm is on the way",
+    ),
+    "110": ("first loss is not ln V",),
+}
+OF_ONE_BUG: dict[tuple[str, str], tuple[str, ...]] = {
+    ("18", "pad_only"): ("no causal mask",),
+    ("18", "only_padding"): ("no causal mask",),
+    ("18", "causal_only"): (
+        "mask ignored",
+        "padding is attended to",
+    ),
+    ("18", "only_causal"): (
+        "mask ignored",
+        "padding is attended to",
+    ),
+    ("27", "conv"): ("convolution into the future",),
+    ("27", "pooled"): ("tokens mixed elsewhere",),
+    ("120", "overwrites"): ("the cache is not attended to",),
+    ("101", "backwards"): ("loss shifted backwards",),
+}
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """One planted bug and its right twin."""
@@ -160,6 +326,11 @@ class HeldOut:
     @property
     def words(self) -> str:
         return KINDS[self.kind][2]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What a report may name."""
+        return OF_ONE_BUG.get((self.kind, self.bug), NAMES.get(self.kind, ()))
 
     @property
     def sealed(self) -> bool:

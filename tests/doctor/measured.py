@@ -1,0 +1,131 @@
+"""What chapter 12 says of the doctor, measured: ``python -m tests.doctor.measured``, a while.
+
+It writes ``chapters/doctor.json``: the score on the planted bugs that were sealed while the doctor
+was written, three seeds each, and what it finds in right models of other libraries.
+"""
+
+import json
+import os
+import sys
+import warnings
+from importlib.metadata import version
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "torch"  # before it is imported
+
+import torch
+from tqdm import tqdm
+
+from attnbook.doctor import Report, diagnose
+from tests.doctor.held_out import CASES, HeldOut, iterate
+
+WRITTEN = Path(__file__).parents[2] / "chapters" / "doctor.json"
+SEEDS = 3
+PACKAGES = ("torch", "transformers", "keras", "x-transformers")
+Counts = dict[str, list[int]]
+
+
+def report(case: HeldOut, seed: int, *, broken: bool, claimed: bool) -> Report:
+    """With the claims of the case, or with no more than the call needs."""
+    module, example, claims = case.make(seed, broken)
+    if not claimed:
+        claims = {name: value for name, value in claims.items() if name == "keywords"}
+    return diagnose(module, *example, **claims)
+
+
+def judge(job: tuple[int, int, bool]) -> tuple[str, bool, bool, bool]:
+    """Family; found: an error that the twin does not have; named as the bug; alarm on the twin."""
+    number, seed, claimed = job
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    case = next(case for case in CASES if case.number == number)
+    bug, twin = (
+        set(report(case, seed, broken=broken, claimed=claimed).causes) for broken in (True, False)
+    )
+    own = bug - twin
+    return case.family, bool(own), bool(own & set(case.causes)), bool(twin)
+
+
+def scores() -> dict[str, Any]:
+    """Pairs, found and named, by family, with claims and bare; alarms on how many twins."""
+    jobs = [
+        (c.number, s, how) for c in iterate(sealed=True) for s in range(SEEDS) for how in (1, 0)
+    ]
+    counts: dict[str, Counts] = {"claims": {}, "bare": {}}
+    alarms = 0
+    with Pool(2) as pool:
+        judged = pool.imap(judge, jobs)
+        for (_, _, claimed), (family, found, named, alarm) in zip(
+            jobs, tqdm(judged, total=len(jobs)), strict=True
+        ):
+            for key in (family, "all"):
+                row = counts["claims" if claimed else "bare"].setdefault(key, [0, 0, 0])
+                for i, one in enumerate((True, found, named)):
+                    row[i] += one
+            alarms += alarm
+    for how in counts.values():
+        how["all"] = how.pop("all")  # last
+    return {
+        "variants": len(CASES),
+        "kinds": len({case.kind for case in CASES}),
+        "alarms": [alarms, len(jobs)],
+        **counts,
+    }
+
+
+def libraries() -> dict[str, dict[str, int]]:
+    """Errors and warnings, with claims, for each right design."""
+    from tests.doctor import elsewhere
+    from tests.doctor.libraries import LIBRARIES
+
+    designs = {**LIBRARIES, "x-transformers": elsewhere.x_transformers()}
+    designs["keras"] = elsewhere.of_keras()
+    found = {}
+    for library, made in designs.items():
+        for design in made:
+            if library != "attnbook" and design.name not in elsewhere.KNOWN:
+                said = design.report(claimed=True)
+                found[f"{library}: {design.name}"] = {
+                    "errors": len(said.errors),
+                    "warnings": len(said.warnings),
+                }
+                print(library, design.name, *said.causes, flush=True)
+    return found
+
+
+def leak() -> dict[str, float]:
+    """x-transformers' projection of values: how far earlier logits move with a later token."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    def moved(**flags: bool) -> float:
+        torch.manual_seed(0)
+        layers = Decoder(dim=32, depth=1, heads=4, attn_dim_head=8, **flags)
+        model = TransformerWrapper(num_tokens=50, max_seq_len=16, attn_layers=layers)
+        model = model.double().eval()
+        ids = torch.randint(50, (2, 9))
+        later = torch.cat([ids[:, :6], (ids[:, 6:] + 1) % 50], 1)
+        with torch.no_grad():
+            return (model(ids)[:, :6] - model(later)[:, :6]).abs().max().item()
+
+    return {"future": moved(attn_orthog_projected_values=True), "future without it": moved()}
+
+
+def main() -> None:
+    """Measure and write, whole or not at all."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    parts = {"scores": scores, "libraries": libraries, "x-transformers": leak}
+    result: dict[str, Any] = {"versions": {name: version(name) for name in PACKAGES}}
+    if WRITTEN.exists():
+        result |= json.loads(WRITTEN.read_text("utf-8"))
+    for name in sys.argv[1:] or parts:
+        result[name] = parts[name]()
+    text = json.dumps(result, indent=1)
+    WRITTEN.with_suffix(".new").write_text(text + "\n", "utf-8")
+    WRITTEN.with_suffix(".new").replace(WRITTEN)
+
+
+if __name__ == "__main__":
+    main()
