@@ -1,0 +1,14 @@
+BREAKS = [
+    # nothing learns
+    ("symptom-by-heart", "Adam(parameters, 3e-3)", "Adam(parameters, 0.0)"),
+    # logits, as they should be
+    ("symptom-floor", "super().forward(ids).softmax(-1)", "super().forward(ids)"),
+    # the weights are not asked for
+    ("symptom-kept", "need_weights=need_weights", "need_weights=False"),
+    # or always
+    ("symptom-kept-not", "need_weights=need_weights", "need_weights=True"),
+    # the cache is not used
+    ("symptom-read-cached", "read if cached else text", "text"),
+    # or always
+    ("symptom-read", "*args, cached=cached)", "*args)"),
+]
