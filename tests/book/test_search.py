@@ -183,6 +183,13 @@ QUERIES = {
     "resume training same result": ("#q-lm-resume", "#your-own-text", "api_training"),
     "repetition penalty": ("#lm-penalty", "#a-penalty-on-repetition"),
     "train on my own text": ("#your-own-text", "api_training"),
+    # Silent bugs
+    "my model does not learn": ("not_learning.html", "#q-not-learning"),
+    "loss stuck at ln vocab": ("not_learning.html#", "#q-first-loss", "#q-plateau"),
+    "test that attention is causal": ("#q-test", "12_silent_bugs.html#", "api_doctor"),
+    "heads merged without transpose": ("12_silent_bugs.html#", "#q-silent"),
+    "batch size changes the output": ("not_learning.html#", "#q-batch"),
+    "diagnose my attention": ("api_doctor", "doctor.diagnose", "12_silent_bugs.html"),
     # The package
     "load gpt2 weights huggingface": ("#q-load", "attnbook.convert", "other-libraries"),
     "scaled_dot_product_attention": ("attnbook.attention.scaled_dot_product_attention",),

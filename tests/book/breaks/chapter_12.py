@@ -1,0 +1,18 @@
+BREAKS = [
+    # the right model has no causal mask
+    ("bug-right-holds", "BUGS.get(name, Attention)).eval()", 'BUGS["no causal mask"]).eval()'),
+    # queries and keys before they are turned
+    ("bug-scale-right", "q, k = module.rotated(q, k, torch.arange(x.shape[1]))", "pass"),
+    # nothing is cut off
+    (
+        "bug-split-cut",
+        "gap(model(ids)[:, :t], model(ids[:, :t]))",
+        "gap(model(ids)[:, :t], model(ids)[:, :t])",
+    ),
+    # the last token changes, too
+    ("bug-order-head", "[0, 2, 1, *range(3, 12)]", "[0, 2, 1, *range(11, 2, -1)]"),
+    # nobody says how a cache is used
+    ("bug-named", '"position": "rotary", "cache": step,', '"position": "rotary",'),
+    # not long enough
+    ("bug-overfit-right", "steps=120", "steps=5"),
+]
