@@ -8,7 +8,7 @@ BREAKS = [
     # or always
     ("symptom-kept-not", "need_weights=need_weights", "need_weights=True"),
     # the cache is not used
-    ("symptom-read-cached", "read if cached else text", "text"),
+    ("symptom-read-cached", '"with a cache": True', '"with a cache": False'),
     # or always
     ("symptom-read", "*args, cached=cached)", "*args)"),
 ]
