@@ -124,7 +124,7 @@ CAUSES: dict[str, Cause] = {
     "split without transposing": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2), not x.view(batch, n_heads, "
         "tokens, d_head)",
-        LEAKS,
+        (*LEAKS, "positions"),
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
