@@ -58,9 +58,9 @@ def padded(subject: Subject) -> list[str]:
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: without the last tokens; then with a hole after the first, too.
+    """What is no padding: all but the last tokens; with a hole, too; all but the first tokens.
 
-    In a causal module, real tokens never attend to padding at the end: a hole shows it.
+    In a causal module, real tokens never attend to padding at the end, but to what is before them.
     """
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
@@ -71,6 +71,7 @@ def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
         with_hole = allowed.clone()
         with_hole[:, 1] = False
         yield with_hole
+        yield allowed.flip(1)
 
 
 def _counts(subject: Subject, name: str, allowed: Tensor) -> bool:
