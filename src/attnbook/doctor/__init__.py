@@ -165,7 +165,9 @@ def stir(subject: Subject) -> None:
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in subject.parameters.values():
-            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < 1e-3:
+            if not parameter.is_floating_point() or not parameter.numel():
+                continue
+            if parameter.abs().max() < 1e-3 or (parameter == -1).all():  # a gain of 1 + p
                 noise = torch.randn(parameter.shape, generator=drawn)
                 width = parameter.shape[-1] if parameter.dim() > 1 else 10
                 parameter.add_((noise * width**-0.5).to(parameter))
