@@ -47,7 +47,8 @@ class Claims:
         vocab_size: number of different ids; the largest in the example, or the number of logits,
             if not given.
         batch_first: the batch is the first axis (``True``) or the second.
-        shared: projections that are meant to be one, as ``("query", "key")``.
+        shared: projections that are meant to be one, as ``("query", "key")``; ``("heads",)`` if one
+            is for all heads.
         residual: what the attentions give is added to a stream.
         half: it is meant to run in float16 and bfloat16.
         keywords: further arguments of the call, by name.
