@@ -18,7 +18,7 @@ LEAKS = (
     *("order of sequences", "empty rows", "half precision", "training"),
 )
 ALL = ("*",)
-ALL_THAT_FOLLOWS = (*LEAKS, "finite", "gradients", "residual", "norms")
+ALL_THAT_FOLLOWS = (*LEAKS, "masks", "finite", "gradients", "residual", "norms")
 AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
 
 CAUSES: dict[str, Cause] = {

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, path, where, width_before
+from attnbook.doctor.observed import Results, heads_in, path, where, width_before
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import (
     MOVES,
@@ -150,7 +150,8 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         found = over + f"; over axis {axis} of {list(soft.shape)} they are 1"
         if axis == 0 and (soft.dim() == 4 or len(soft) == subject.n_sequences):
             return "softmax over the batch", found
-        if axis in (0, 1) and soft.dim() > 3:
+        of_heads = keys == heads_in(subject, a) != a.weights.shape[-2]
+        if soft.dim() > 3 and (axis in (0, 1) or of_heads):
             return "softmax over the heads", found
         return "softmax over the queries", found
     if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
