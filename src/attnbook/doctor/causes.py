@@ -180,8 +180,16 @@ CAUSES: dict[str, Cause] = {
     "convolution into the future": Cause(
         "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
     ),
-    "tokens mixed elsewhere": Cause("look at the operation that is named", LEAKS),
-    "sequences mixed": Cause("look at the operation that is named", LEAKS),
+    "tokens mixed elsewhere": Cause(
+        "print (one - other).abs().amax(-1) after each module, with one token changed: the first "
+        "that differs at another token mixes them",
+        LEAKS,
+    ),
+    "sequences mixed": Cause(
+        "print (one - other).abs().flatten(1).amax(1) after each module, with sequence 0 changed: "
+        "the first that differs at another sequence mixes them",
+        LEAKS,
+    ),
     "batch and tokens exchanged": Cause(
         "make it batch-first throughout, or claim batch_first=False", LEAKS
     ),
@@ -230,7 +238,10 @@ CAUSES: dict[str, Cause] = {
         "is_causal=True aligns the mask to the start: with n cached keys it is tril(n), and none "
         "for one token"
     ),
-    "cached differs from full": Cause("compare keys and values in the cache with the full pass's"),
+    "cached differs from full": Cause(
+        "compare the cache's keys and values with the full pass's, layer by layer: in the first "
+        "layer, a wrong key or value; if they agree, positions of the queries, or the mask"
+    ),
     # modes
     "random in evaluation": Cause(
         "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
