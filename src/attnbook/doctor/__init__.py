@@ -23,6 +23,7 @@ from attnbook.doctor import (
     positions,
     projections,
     residuals,
+    scale,
     weights,
 )
 from attnbook.doctor.causes import CAUSES, finding
@@ -30,7 +31,6 @@ from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.scale import scale
 from attnbook.doctor.subject import Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
@@ -63,7 +63,7 @@ CHECKS: dict[str, Check] = {
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
     "groups": Check(heads.groups),
-    "scale": Check(scale),
+    "scale": Check(scale.scale),
     "masks": Check(weights.masks),
     "mixing": Check(invariants.mixing, MODELS),
     "batch": Check(invariants.batch, MODELS),
