@@ -15,12 +15,15 @@ class Mask:
         true: what ``True`` (or 1) means: ``"attend"`` or ``"blocked"``; ``"add"`` if it is a
             float that is added to the logits.
         dtype: ``"bool"``, ``"int"`` or ``"float"``.
+        source: of two sequences, the argument whose tokens are masked; if not given, the target
+            if the mask's name has ``"decoder"``, ``"tgt"`` or ``"target"`` in it, else the other.
     """
 
     argument: str | int
     shape: str = "bk"
     true: Literal["attend", "blocked", "add"] = "attend"
     dtype: Literal["bool", "int", "float"] = "bool"
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,12 @@ def padding(subject: Subject) -> Results:
 
 def padded(subject: Subject) -> list[str]:
     """The sources that may have padding, as far as it can be made."""
-    claim = subject.claims.mask
-    if subject.kind != "encoder-decoder":
-        return subject.attended[:1]
+    claim, translates = subject.claims.mask, subject.kind == "encoder-decoder"
     if claim is None:
-        return subject.sources[::-1]
+        return subject.sources[::-1] if translates else subject.attended[:1]
     decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
-    return [subject.target if decoders else subject.sources[0]]
+    usual = subject.target if decoders else (subject.sources if translates else subject.attended)[0]
+    return [claim.source or usual]
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
@@ -116,7 +115,7 @@ def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
     inputs = block(subject, subject.fresh(0), name, allowed)
     base = subject.by_token(subject.run(inputs))
     real = torch.ones(base.shape[:2], dtype=torch.bool)
-    if subject.is_self and name == subject.target:
+    if name == subject.target and base.shape[1] == allowed.shape[1]:
         real = allowed
     for sequence in range(min(2, subject.n_sequences)):
         off, done = 0.0, ""
