@@ -70,7 +70,8 @@ def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
         with_hole = allowed.clone()
         with_hole[:, 1] = False
         yield with_hole
-        yield allowed.flip(1)
+        if subject.is_self:  # what is pooled may be the first token
+            yield allowed.flip(1)
 
 
 def _counts(subject: Subject, name: str, allowed: Tensor) -> bool:
