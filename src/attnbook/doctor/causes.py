@@ -36,7 +36,7 @@ CAUSES: dict[str, Cause] = {
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
         "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
-        (*LEAKS, "finite", "gradients"),
+        (*LEAKS, "finite", "gradients", "residual"),
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
