@@ -39,9 +39,9 @@ def norms(subject: Subject) -> Results:
             continue
         size = one.abs().max().clamp(min=1e-30)
         off, larger = float((one - other).abs().max() / size), float(moved.abs().max() / size)
-        done, found = f"called {name or 'the norm'} with a normed input × ", ""
+        done, found = f"called {name or 'the norm'} with its input scaled to ", ""
         if off > 0.05:
-            done, found = done + "100 and × 1000", f"its outputs differ by {off:.0%}"
+            done, found = done + "100 and 1000", f"its outputs differ by {off:.0%}"
         elif larger > 2 * x.shape[-1] ** 0.5:  # divided by the standard deviation, not centred
             done, found = done + "100, and + 100", f"the latter's are {larger:.0f} times as large"
         if found:
