@@ -110,7 +110,7 @@ def _of_tokens(subject: Subject, score: Node) -> bool:
     return one.shape == two.shape and not bool((one != two).any(-1).all())
 
 
-def _normalised(context: Node) -> bool:
+def _normalised(context: Node, through: tuple[str, ...] = ()) -> bool:
     """Whether what the values give is divided by something, or normed, right away."""
     queue, seen = list(context.users), set()
     while queue:
@@ -120,7 +120,7 @@ def _normalised(context: Node) -> bool:
         seen.add(user.index)
         if user.name.rstrip("_") in NORMALISE:
             return True
-        if user.name in (*MOVES, "mul"):
+        if user.name in (*MOVES, "mul", *through):
             queue += user.users
     return False
 
@@ -156,6 +156,8 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         return "softmax over the queries", found
     if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
         return "", ""  # a sink, or softmax plus one
+    if by_hand and _normalised(a.context_node, ("add", "add_")):
+        return "", ""  # divided at the end, as in flash attention
     return "weights do not sum to one", over
 
 
