@@ -15,8 +15,7 @@ from attnbook.doctor.trace import PRODUCTS, Attention, Node
 def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
     found = locate.attentions(subject)
-    made = [node for a in found if (node := projected(a.query_node)) is not None]
-    in_a_row = any(not x.args[-2].equal(made[0].args[-2]) for x in made)  # not heads of one
+    in_a_row = _in_a_row(found)
     if not found or not (in_a_row or subject.claims.residual):
         return
     inputs = subject.fresh(0)
@@ -53,6 +52,21 @@ def residual(subject: Subject) -> Results:
             level = "error" if models else "warning"
             yield finding(level, "residual", "a sum with an older x", done, found_, right)
             return
+
+
+def _in_a_row(found: list[Attention]) -> bool:
+    """Whether what an attention gives reaches the queries of another: not heads side by side."""
+    contexts = {a.context_node.index for a in found}
+    queue, seen = [a.query_node for a in found], set()
+    while queue:
+        node = queue.pop()
+        if node is None or node.index in seen:
+            continue
+        if node.index in contexts:
+            return True
+        seen.add(node.index)
+        queue += [n for n, _ in node.inputs]
+    return False
 
 
 def _output(subject: Subject, inputs: Inputs, silenced: Collection[int]) -> Tensor:
