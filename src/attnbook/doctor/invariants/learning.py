@@ -126,7 +126,10 @@ def gradients(subject: Subject) -> Results:
     alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
     if dead and not alone:
         # Zeros may cancel, as where several streams start equal.
-        sure = any(parameters[n].grad is None or locate.USUAL.search(n) for n in dead)
+        sure = any(
+            (p := parameters[n]).grad is None or _part_without(p) or locate.USUAL.search(n)
+            for n in dead
+        )
         yield finding(
             "error" if sure else "warning",
             "gradients",
