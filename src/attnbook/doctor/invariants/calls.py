@@ -27,6 +27,7 @@ def finite(subject: Subject) -> Results:
         if output.isfinite().all():
             continue
         bad = int((~output.isfinite()).sum())
+        given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
         patterns = [locate.pattern(s) for s in locate.supports(subject)]
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
@@ -35,7 +36,7 @@ def finite(subject: Subject) -> Results:
             "error" if scale == 1 else "warning",
             "finite",
             "mask of wrong polarity" if later or locate.all_closed(subject) else cause,
-            f"called with normal vectors{' 40 times as long' if scale > 1 else ''}",
+            f"called it with {given}{' 40 times as long' if scale > 1 else ''}",
             f"{bad} of {output.numel()} numbers are NaN or infinite",
             "numbers",
         )

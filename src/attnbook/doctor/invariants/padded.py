@@ -48,19 +48,18 @@ def padding(subject: Subject) -> Results:
 
 def padded(subject: Subject) -> list[str]:
     """The sources that may have padding, as far as it can be made."""
-    claim = subject.claims.mask
-    if subject.kind != "encoder-decoder":
-        return subject.attended[:1]
+    claim, translates = subject.claims.mask, subject.kind == "encoder-decoder"
     if claim is None:
-        return subject.sources[::-1]
+        return subject.sources[::-1] if translates else subject.attended[:1]
     decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
-    return [subject.target if decoders else subject.sources[0]]
+    usual = subject.target if decoders else (subject.sources if translates else subject.attended)[0]
+    return [claim.source or usual]
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: without the last tokens; then with a hole after the first, too.
+    """What is no padding: all but the last tokens; with a hole, too; all but the first tokens.
 
-    In a causal module, real tokens never attend to padding at the end: a hole shows it.
+    In a causal module, real tokens never attend to padding at the end, but to what is before them.
     """
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
@@ -71,6 +70,8 @@ def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
         with_hole = allowed.clone()
         with_hole[:, 1] = False
         yield with_hole
+        if subject.is_self:  # what is pooled may be the first token
+            yield allowed.flip(1)
 
 
 def _counts(subject: Subject, name: str, allowed: Tensor) -> bool:
@@ -115,7 +116,7 @@ def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
     inputs = block(subject, subject.fresh(0), name, allowed)
     base = subject.by_token(subject.run(inputs))
     real = torch.ones(base.shape[:2], dtype=torch.bool)
-    if subject.is_self and name == subject.target:
+    if name == subject.target and base.shape[1] == allowed.shape[1]:
         real = allowed
     for sequence in range(min(2, subject.n_sequences)):
         off, done = 0.0, ""

@@ -146,7 +146,8 @@ def future(subject: Subject) -> Results:
     if causal is False:
         return
     inside = locate.inside(subject)
-    if not subject.claims.causal and inside not in ("causal", "later by one", "strictly later"):
+    known = inside in ("causal", "later by one", "strictly later") and not _flips(subject)
+    if not subject.claims.causal and not known:
         if inside == "later":
             yield finding(
                 "warning",
@@ -166,8 +167,8 @@ def future(subject: Subject) -> Results:
             yield NotJudged("future", "the output has other tokens than the input")
             return
         early = reach[:, sequence].tril(-1)  # (token in, earlier token out)
-        if early.max() <= DIFFERENT:
-            continue
+        if early.max() <= DIFFERENT or (seed and not reach.isfinite().all()):
+            continue  # if long vectors give NaN, finite says so
         token, earlier = divmod(int(early.argmax()), early.shape[1])
         cause, where = locate.future_leak(subject, inputs, sequence, token)
         n = int((early > DIFFERENT).sum())
@@ -186,7 +187,9 @@ def future(subject: Subject) -> Results:
 
 def prefix(subject: Subject) -> Results:
     """In a causal module, the first tokens alone give what they give in a longer sequence."""
-    causal = subject.claims.causal or locate.inside(subject) == "causal"
+    causal = subject.claims.causal or (
+        subject.claims.causal is None and locate.inside(subject) == "causal" and not _flips(subject)
+    )
     n = subject.n_tokens
     if not causal or not subject.is_self or n < 3:
         return
@@ -211,6 +214,11 @@ def prefix(subject: Subject) -> Results:
                 "the same outputs",
             )
             return
+
+
+def _flips(subject: Subject) -> bool:
+    """Whether something is turned around: one of two directions may be causal backwards."""
+    return bool(locate.trace_of(subject).of("flip"))
 
 
 def _beginning(subject: Subject, inputs: Inputs, cut: int) -> Inputs:
