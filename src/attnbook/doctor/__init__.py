@@ -101,7 +101,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
     Args:
         module: an attention, a model, a loss: anything that can be called, a function too.
         example: the arguments of one plain call, two sequences of six tokens for instance.
-        claims: what only the author knows; see :class:`attnbook.doctor.Claims`.
+        claims: what only the author knows; see :class:`attnbook.doctor.claims.Claims`.
 
     Returns:
         The report. ``report.healthy`` says whether there is no error.

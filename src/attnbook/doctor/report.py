@@ -19,7 +19,7 @@ class Finding:
         level: ``"error"``: a right module can't do this. ``"warning"``: odd, and right in some
             designs. ``"note"``: good to know.
         check: the check that found it, for instance ``"future"``.
-        cause: its likely cause in a few words, from :data:`attnbook.doctor.causes.CAUSES`.
+        cause: its likely cause in a few words, one of ``attnbook.doctor.causes.CAUSES``.
         done: what was done to the module.
         found: what came out.
         right: what a right module gives.
@@ -98,7 +98,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """No error: ``assert diagnose(module, x).healthy``."""
+        """Whether there is no error, for ``assert diagnose(module, x).healthy``."""
         return not self.errors
 
     @property
