@@ -118,6 +118,11 @@ class Trace(TorchDispatchMode):
         self._running: list[tuple[nn.Module, str]] = []
         self._names: dict[nn.Module, str] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, for seconds, to keep it out of the trace."""
+        return False
+
     def __enter__(self) -> "Trace":
         self._hooks = [
             register_module_forward_pre_hook(self._begin),
