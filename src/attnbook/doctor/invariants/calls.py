@@ -12,10 +12,9 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.padded import padded
 from attnbook.doctor.masking import block
 from attnbook.doctor.modes import random_operations
-from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied
-
-Results = Iterator[Finding | NotJudged]
 
 
 def finite(subject: Subject) -> Results:
@@ -31,14 +30,11 @@ def finite(subject: Subject) -> Results:
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
         later = "strictly later" in patterns
-        yield finding(
-            "error" if scale == 1 else "warning",
-            "finite",
-            "mask of wrong polarity" if later or locate.all_closed(subject) else cause,
-            f"called with normal vectors{' 40 times as long' if scale > 1 else ''}",
-            f"{bad} of {output.numel()} numbers are NaN or infinite",
-            "numbers",
-        )
+        cause = "mask of wrong polarity" if later or locate.all_closed(subject) else cause
+        level: Level = "error" if scale == 1 else "warning"
+        done = "called with normal vectors" + " 40 times as long" * (scale > 1)
+        found = f"{bad} of {output.numel()} numbers are NaN or infinite"
+        yield finding(level, "finite", cause, done, found, "numbers")
         return
 
 
@@ -47,14 +43,10 @@ def deterministic(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     one, again, other = (subject.run(inputs, seed=seed) for seed in (0, 0, 1))
     if not differ(one, again) and differ(one, other):
-        yield finding(
-            "error",
-            "evaluation is deterministic",
-            "random in evaluation",
-            "called it twice in evaluation",
-            f"outputs differ; {random_operations(subject)}",
-            "the same outputs",
-        )
+        check, cause = "evaluation is deterministic", "random in evaluation"
+        found = f"outputs differ; {random_operations(subject)}"
+        done = "called it twice in evaluation"
+        yield finding("error", check, cause, done, found, "the same outputs")
 
 
 def memory(subject: Subject) -> Results:
@@ -69,14 +61,8 @@ def memory(subject: Subject) -> Results:
         done = "called it with one input, a shorter one, and the first again"
         found = _after_shorter(subject, first, inputs, shorter)
     if found:
-        yield finding(
-            "error",
-            "calls are independent",
-            "remembers the last call",
-            done,
-            found,
-            "the same outputs",
-        )
+        check, cause = "calls are independent", "remembers the last call"
+        yield finding("error", check, cause, done, found, "the same outputs")
 
 
 def _after_shorter(subject: Subject, first: Tensor, inputs: Inputs, shorter: Inputs) -> str:
@@ -114,29 +100,19 @@ def _touched(subject: Subject, inputs: Inputs) -> Results:
     given = copied(inputs)
     arguments = {k: v for k, v in given.items() if isinstance(v, Tensor)}
     buffers = {n: b for m in subject.modules for n, b in m.named_buffers()}
-    before = [{k: v.clone() for k, v in x.items()} for x in (arguments, buffers)]
+    before = [copied(x) for x in (arguments, buffers)]
     with torch.no_grad():
         subject.apply(given)
     for name, value in arguments.items():
         if differ(value, before[0][name]):
-            yield finding(
-                "error",
-                "arguments untouched",
-                "changes its arguments",
-                "called it, and compared its arguments with those before",
-                f"{name} was changed",
-                "arguments stay the same",
-            )
+            done, cause = "called it, and compared its arguments", "changes its arguments"
+            found, right = f"{name} was changed", "arguments stay the same"
+            yield finding("error", "arguments untouched", cause, done, found, right)
     for name, value in buffers.items():
         if differ(value, before[1][name]):
-            yield finding(
-                "warning",
-                "arguments untouched",
-                "changes its buffers",
-                "called it in evaluation",
-                f"the buffer {name} was changed",
-                "buffers stay the same",
-            )
+            done, cause = "called it in evaluation", "changes its buffers"
+            found, right = f"the buffer {name} was changed", "buffers stay the same"
+            yield finding("warning", "arguments untouched", cause, done, found, right)
             return
 
 
@@ -164,14 +140,9 @@ def half_precision(subject: Subject) -> Results:
                 yield NotJudged("half precision", why.partition("\n")[0][:120])
                 return
         if wrong:
-            yield finding(
-                "error" if subject.claims.half else "note",
-                "half precision",
-                "not in half precision",
-                f"called it in {dtype}",
-                found,
-                "nearly the same outputs",
-            )
+            level: Level = "error" if subject.claims.half else "note"
+            cause, right = "not in half precision", "nearly the same outputs"
+            yield finding(level, "half precision", cause, f"called it in {dtype}", found, right)
             return
 
 

@@ -1,17 +1,17 @@
 """Which tokens depend on which."""
 
 import itertools
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.invariants.leaks import batch_leak, future_leak
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
 
-Results = Iterator[Finding | NotJudged]
 SEEDS = (0, 1)
 AT_MOST = 8
 """Tokens of a sequence that are changed, one after the other."""
@@ -51,15 +51,10 @@ def batch(subject: Subject) -> Results:
             continue
         reach = influence(subject, inputs, name)[:, 1:]
         token = int(reach.amax((1, 2)).argmax())
-        cause, where = locate.batch_leak(subject, inputs, name, token)
-        yield finding(
-            "error",
-            "batch",
-            cause,
-            f"changed token {token} of sequence 0 of {name}",
-            f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}",
-            "sequence 1 stays the same",
-        )
+        cause, where = batch_leak(subject, inputs, name, token)
+        done = f"changed token {token} of sequence 0 of {name}"
+        found = f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}"
+        yield finding("error", "batch", cause, done, found, "sequence 1 stays the same")
         return
 
 
@@ -74,14 +69,9 @@ def order_of_sequences(subject: Subject) -> Results:
     one, other = (subject.by_token(subject.run(x)) for x in (inputs, flipped))
     off = float(changed(one, other.flip(0)).max())
     if off > 10 * DIFFERENT:
-        yield finding(
-            "error",
-            "order of sequences",
-            "depends on the sequence's number",
-            "gave the sequences in reverse order",
-            f"their outputs differ by {off:.1e}",
-            "the same outputs in reverse order",
-        )
+        done, found = "gave the sequences in reverse order", f"their outputs differ by {off:.1e}"
+        cause, right = "depends on the sequence's number", "the same outputs in reverse order"
+        yield finding("error", "order of sequences", cause, done, found, right)
 
 
 def _has_more(subject: Subject) -> bool:
@@ -110,14 +100,10 @@ def mixing(subject: Subject) -> Results:
         if not attentions and not locate.softmaxes(subject):
             yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
             return
-        yield finding(
-            "error" if subject.is_self else "warning",
-            "mixing",
-            "no token attends to another",
-            f"changed each token of {name}",
-            "no other token's output changed",
-            "attention lets tokens depend on each other",
-        )
+        level: Level = "error" if subject.is_self else "warning"
+        done, found = f"changed each token of {name}", "no other token's output changed"
+        right = "attention lets tokens depend on each other"
+        yield finding(level, "mixing", "no token attends to another", done, found, right)
         return
 
 
@@ -127,14 +113,9 @@ def _without_effect(subject: Subject) -> Results:
         if name in subject.same or len(subject.sources) < 2:
             continue
         if influence(subject, subject.fresh(0), name).max() == 0:
-            yield finding(
-                "error",
-                "mixing",
-                "input without effect",
-                f"changed each token of {name}",
-                "no output changed",
-                "outputs depend on it",
-            )
+            done, found = f"changed each token of {name}", "no output changed"
+            right = "outputs depend on it"
+            yield finding("error", "mixing", "input without effect", done, found, right)
 
 
 def future(subject: Subject) -> Results:
@@ -148,14 +129,9 @@ def future(subject: Subject) -> Results:
     inside = locate.inside(subject)
     if not subject.claims.causal and inside not in ("causal", "later by one", "strictly later"):
         if inside == "later":
-            yield finding(
-                "warning",
-                "future",
-                "mask of wrong polarity",
-                "observed the weights",
-                "each token attends to itself and to later ones only",
-                "to earlier ones, if it is meant to be causal",
-            )
+            found = "each token attends to itself and to later ones only"
+            cause, right = "mask of wrong polarity", "to earlier ones, if it is meant to be causal"
+            yield finding("warning", "future", cause, "observed the weights", found, right)
         yield NotJudged("future", "whether it is causal", "causal=True")
         return
     for seed in SEEDS:
@@ -169,18 +145,12 @@ def future(subject: Subject) -> Results:
         if early.max() <= DIFFERENT:
             continue
         token, earlier = divmod(int(early.argmax()), early.shape[1])
-        cause, where = locate.future_leak(subject, inputs, sequence, token)
-        n = int((early > DIFFERENT).sum())
-        claim = "" if subject.claims.causal else " (all its masks are causal)"
-        yield finding(
-            "error",
-            "future",
-            cause,
-            f"changed each token, and watched those before it{claim}",
-            f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
-            f"{n} such pairs{where}",
-            "no token changes with a later one",
-        )
+        cause, where = future_leak(subject, inputs, sequence, token)
+        done = "changed each token, and watched those before it"
+        done += "" if causal else " (all its masks are causal)"
+        found = f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
+        found += f"{int((early > DIFFERENT).sum())} such pairs{where}"
+        yield finding("error", "future", cause, done, found, "no token changes with a later one")
         return
 
 
@@ -194,7 +164,9 @@ def prefix(subject: Subject) -> Results:
     full = subject.by_token(subject.run(inputs))
     for cut in dict.fromkeys((n - 1, n // 2, 2)):
         try:
-            part = subject.by_token(subject.run(_beginning(subject, inputs, cut)))
+            both = subject.kind == "encoder-decoder"  # its encoder is given as much as before
+            short = subject.sliced(inputs, cut, subject.target if both else "")
+            part = subject.by_token(subject.run(short))
         except Exception as error:  # it takes one length only
             yield NotJudged("prefix", f"a call with {cut} tokens raised {type(error).__name__}")
             return
@@ -202,21 +174,11 @@ def prefix(subject: Subject) -> Results:
             return
         off = float(changed(full[:, :cut], part).max())
         if off > 10 * DIFFERENT:
-            yield finding(
-                "error",
-                "prefix",
-                "depends on the length",
-                f"called with the first {cut} tokens",
-                f"their outputs differ by {off:.1e} from those in {n} tokens",
-                "the same outputs",
-            )
+            done = f"called with the first {cut} tokens"
+            found = f"their outputs differ by {off:.1e} from those in {n} tokens"
+            right = "the same outputs"
+            yield finding("error", "prefix", "depends on the length", done, found, right)
             return
-
-
-def _beginning(subject: Subject, inputs: Inputs, cut: int) -> Inputs:
-    if subject.kind != "encoder-decoder":
-        return subject.sliced(inputs, cut)
-    return {**inputs, subject.target: inputs[subject.target].narrow(subject.tokens, 0, cut)}
 
 
 def order(subject: Subject) -> Results:
@@ -240,11 +202,7 @@ def order(subject: Subject) -> Results:
     off = float(changed(one[:, turned] if subject.is_self else one, other).max())
     if off > 10 * DIFFERENT:
         level: Level = "error" if claimed == "none" else "warning"
-        yield finding(
-            level,
-            "order",
-            "depends on the order",
-            f"gave the tokens of {', '.join(names)} in another order",
-            f"the outputs differ by {off:.1e}",
-            "the same outputs, in that order" if subject.is_self else "the same outputs",
-        )
+        done = f"gave the tokens of {', '.join(names)} in another order"
+        found = f"the outputs differ by {off:.1e}"
+        right = "the same outputs" + ", in that order" * subject.is_self
+        yield finding(level, "order", "depends on the order", done, found, right)
