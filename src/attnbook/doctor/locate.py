@@ -57,28 +57,21 @@ def all_closed(subject: Subject) -> bool:
 
 
 def pattern(open_: Tensor) -> str:
-    """What a square mask lets through.
-
-    Returns:
-        ``"all"``, ``"causal"``, ``"later by one"``, ``"later"``, ``"strictly later"``,
-        ``"strictly earlier"`` or ``"other"``.
-    """
+    """What a square mask lets through: all, causal, (strictly) later, later by one, or other."""
     if not open_.triu(1).any():
         return "causal" if open_.diagonal().any() else "strictly earlier"
     if open_.all():
         return "all"
     n = len(open_)
-    empty = ~open_.any(-1)
+    if n < 3:
+        return "other"
     # Rows that may attend to nothing come out as NaN, or as weights for all.
-    full = open_.all(-1)
-    rows = [i for i in range(n) if not empty[i] and (not full[i] or i in (0,))]
-    early = open_.tril(-1)[rows[:-1] if len(rows) > 1 else rows]
-    if not early.any() and n > 2:
-        inner = open_.diagonal()[rows[:-1]] if len(rows) > 1 else open_.diagonal()
-        return "later" if inner.any() else "strictly later"
-    if not open_.triu(2).any() and open_.diagonal(1).all() and n > 2:
-        return "later by one" if open_.tril(-2).any() or n == 3 else "other"
-    return "other"
+    rows = [i for i in range(n) if open_[i].any() and (i == 0 or not open_[i].all())]
+    rows = rows[:-1] or rows
+    if not open_.tril(-1)[rows].any():
+        return "later" if open_.diagonal()[rows].any() else "strictly later"
+    next_alone = not open_.triu(2).any() and open_.diagonal(1).all()
+    return "later by one" if next_alone and (n == 3 or open_.tril(-2).any()) else "other"
 
 
 def inside(subject: Subject) -> str:
@@ -89,20 +82,17 @@ def inside(subject: Subject) -> str:
 
 def open_mask(subject: Subject, leaky: list[Attention]) -> str:
     """What is wrong with masks that let a token attend to later ones."""
-    attention = leaky[0]
-    open_ = support(attention)
-    everywhere = own(subject)
-    kind = pattern(open_)
+    kind = pattern(support(leaky[0]))
     if kind == "later by one":
         return "causal mask off by one"
     if kind in ("later", "strictly later"):
         return "mask of wrong polarity"
-    partly = any(not one.triu(1).any() for one in attention.weights != 0)
-    if kind == "all" and (partly or len(leaky) < len(everywhere)):
+    if kind != "all":
+        return "mask of another shape"
+    partly = any(not one.triu(1).any() for one in leaky[0].weights != 0)
+    if partly or len(leaky) < len(own(subject)):
         return "mask not everywhere"
-    if kind == "all":
-        return weak_mask(subject, attention) or "no causal mask"
-    return "mask of another shape"
+    return weak_mask(subject, leaky[0]) or "no causal mask"
 
 
 def weak_mask(subject: Subject, attention: Attention) -> str:
@@ -126,10 +116,7 @@ def residual(subject: Subject, attention: Attention) -> Tensor | None:
 
 
 def slope(subject: Subject, attention: Attention) -> float | None:
-    """By how much logits change with the products, from a sequence to the next.
-
-    What is added to all sequences alike (a mask, positions) plays no part then.
-    """
+    """By how much logits change with the products, apart from what all sequences are added."""
     if attention.logits is None:
         return None
     heads = per_sequence(subject, attention)
@@ -186,32 +173,27 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
 
 def has_positions(subject: Subject) -> bool:
     """Whether equal tokens have other logits, values or outputs at other positions."""
-    inputs = constant(subject)
-    trace = subject.trace(inputs)
+    trace = subject.trace(constant(subject))
     assert trace.output is not None
     output = subject.by_token(trace.output)
     if output.dim() > 1 and (output - output[:, :1]).abs().max() > 1e-4 * output.abs().max():
         return True
-    for a in trace.attentions[:1]:
-        if a.logits is not None:
-            open_ = a.logits > -1e3
-            first = a.logits.masked_fill(~open_, 0)
-            mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
-            off = (a.logits - mean)[open_].abs().max()
-            return bool(off > 1e-4 * max(1e-3, float(first.abs().max())))
-    return False
+    logits = next((a.logits for a in trace.attentions), None)
+    if logits is None:
+        return False
+    open_ = logits > -1e3
+    first = logits.masked_fill(~open_, 0)
+    mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
+    off = (logits - mean)[open_].abs().max()
+    return bool(off > 1e-4 * max(1e-3, float(first.abs().max())))
 
 
 def constant(subject: Subject) -> Inputs:
     """Inputs whose tokens are all the same."""
     inputs = subject.fresh(0)
-    changed: dict[str, Any] = {}
-    for name in subject.sources:
-        x = inputs[name]
-        changed[name] = x.narrow(subject.tokens, 0, 1).expand_as(x).clone()
-    if subject.same:
-        changed = dict.fromkeys(subject.same, changed[subject.same[0]])
-    return {**inputs, **changed}
+    tokens = {name: inputs[name] for name in subject.sources}
+    first = {name: x.narrow(subject.tokens, 0, 1) for name, x in tokens.items()}
+    return {**inputs, **{name: first[name].expand_as(x).clone() for name, x in tokens.items()}}
 
 
 def in_module(node: Node) -> str:

@@ -293,15 +293,11 @@ def tensors_in(result: Any) -> list[Tensor]:
     """All tensors in tuples, lists, dictionaries and data classes, or that an object holds."""
     if isinstance(result, Tensor):
         return [result]
-    if isinstance(result, list | tuple):
-        held = list(result)
-    else:
-        held = list(
-            (result if isinstance(result, Mapping) else getattr(result, "__dict__", {})).values()
-        )
     known = (Tensor, Mapping, list, tuple)
-    held = [one for one in held if isinstance(one, known) or is_dataclass(one)]
-    return [x for one in held for x in tensors_in(one)]
+    held = result if isinstance(result, known) else getattr(result, "__dict__", {})
+    parts = list(held.values() if isinstance(held, Mapping) else held)
+    inside = [one for one in parts if isinstance(one, known) or is_dataclass(one)]
+    return [x for one in inside for x in tensors_in(one)]
 
 
 def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:

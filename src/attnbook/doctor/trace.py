@@ -82,12 +82,7 @@ class Attention:
 
 
 class Trace(TorchDispatchMode):
-    """Notes every tensor operation of a call.
-
-    Args:
-        sources: the tensors that the call is about.
-        silenced: what these operations give is replaced by zeros.
-    """
+    """Notes every tensor operation of a call; what those silenced give is replaced by zeros."""
 
     def __init__(self, sources: list[Tensor], silenced: Collection[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -285,10 +280,7 @@ def between(node: Node | None, first: Node) -> set[str]:
 
 
 def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[float] | None:
-    """The numbers by which what a node gives was multiplied; ``None`` if one is a parameter.
-
-    Walks back to the last matrix product, norm or embedding, the nearest number first.
-    """
+    """By what a node's output was multiplied since a product or norm; no list for a parameter."""
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
 
     def inside(node: Node) -> bool:

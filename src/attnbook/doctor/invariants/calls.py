@@ -51,38 +51,46 @@ def deterministic(subject: Subject) -> Results:
 
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
-    inputs, other = subject.fresh(0), subject.fresh(1)
+    inputs, between = subject.fresh(0), {"another one": subject.fresh(1)}
+    if subject.kind not in ("loss", "encoder-decoder"):
+        half = max(1, subject.n_tokens // 2)
+        between["a shorter one"] = subject.sliced(between["another one"], half)
     first = subject.run(inputs)
-    subject.run(other)
-    found = "the third call differs from the first" if differ(first, subject.run(inputs)) else ""
-    done = "called it with one input, another one, and the first again"
-    if not found and subject.kind not in ("loss", "encoder-decoder"):
-        shorter = subject.sliced(other, max(1, subject.n_tokens // 2))
-        done = "called it with one input, a shorter one, and the first again"
-        found = _after_shorter(subject, first, inputs, shorter)
-    if found:
-        check, cause = "calls are independent", "remembers the last call"
-        yield finding("error", check, cause, done, found, "the same outputs")
-
-
-def _after_shorter(subject: Subject, first: Tensor, inputs: Inputs, shorter: Inputs) -> str:
-    try:
-        short = subject.run(shorter)
-    except Exception:  # it takes one length only
-        return ""
-    try:
-        again = subject.run(inputs)
-    except Exception as error:
-        return f"the third call raised {type(error).__name__}: {error}"
-    if differ(first, again):
-        return "the third call differs from the first"
-    return "the second call differs when repeated" if differ(short, subject.run(shorter)) else ""
+    for name, other in between.items():
+        try:
+            second = subject.run(other)
+        except Exception:  # it takes one length only
+            return
+        found = ""
+        try:
+            if differ(first, subject.run(inputs)):
+                found = "the third call differs from the first"
+            elif differ(second, subject.run(other)):
+                found = "the second call differs when repeated"
+        except Exception as error:
+            found = f"the third call raised {type(error).__name__}: {error}"
+        if found:
+            check, cause = "calls are independent", "remembers the last call"
+            done = f"called it with one input, {name}, and the first again"
+            yield finding("error", check, cause, done, found, "the same outputs")
+            return
 
 
 def untouched(subject: Subject) -> Results:
     """Arguments and buffers are as before."""
+    buffers = {f"the buffer {n}": b for m in subject.modules for n, b in m.named_buffers()}
     for inputs in (subject.fresh(0), *_all_ids(subject)):
-        yield from _touched(subject, inputs)
+        given = copied(inputs)
+        held = {k: v for k, v in {**given, **buffers}.items() if isinstance(v, Tensor)}
+        before = copied(held)
+        with torch.no_grad():
+            subject.apply(given)
+        for name in (n for n, x in held.items() if differ(x, before[n])):
+            cause = "changes its arguments" if name in given else "changes its buffers"
+            level: Level = "error" if name in given else "warning"
+            done, found = "called it in evaluation", f"{name} was changed"
+            yield finding(level, "arguments untouched", cause, done, found, "it stays as it was")
+            return
 
 
 def _all_ids(subject: Subject) -> Iterator[Inputs]:
@@ -94,26 +102,6 @@ def _all_ids(subject: Subject) -> Iterator[Inputs]:
     for start in range(0, min(size, 10 * ids.numel()), ids.numel()):
         new = (start + torch.arange(ids.numel())) % size
         yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
-
-
-def _touched(subject: Subject, inputs: Inputs) -> Results:
-    given = copied(inputs)
-    arguments = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    buffers = {n: b for m in subject.modules for n, b in m.named_buffers()}
-    before = [copied(x) for x in (arguments, buffers)]
-    with torch.no_grad():
-        subject.apply(given)
-    for name, value in arguments.items():
-        if differ(value, before[0][name]):
-            done, cause = "called it, and compared its arguments", "changes its arguments"
-            found, right = f"{name} was changed", "arguments stay the same"
-            yield finding("error", "arguments untouched", cause, done, found, right)
-    for name, value in buffers.items():
-        if differ(value, before[1][name]):
-            done, cause = "called it in evaluation", "changes its buffers"
-            found, right = f"the buffer {name} was changed", "buffers stay the same"
-            yield finding("warning", "arguments untouched", cause, done, found, right)
-            return
 
 
 def half_precision(subject: Subject) -> Results:

@@ -8,11 +8,6 @@ from attnbook.doctor.subject import Inputs, Subject, changed
 from attnbook.doctor.trace import MOVES, SOFTMAX, Attention, Node, Trace
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
-BATCH_NORMS = (
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-)
 ROUNDING = 1e-6
 
 
@@ -31,14 +26,9 @@ def hits(moved: Tensor, size: int) -> list[set[int]]:
 def first_spread(
     one: Trace, other: Trace, size: int, allowed: set[int], *, square: bool
 ) -> Node | None:
-    """The first operation whose inputs changed only where allowed, and whose output did not.
+    """The first operation that changes more than the allowed of ``size`` tokens or sequences.
 
-    Args:
-        one: trace of a call.
-        other: of one that differs in some tokens.
-        size: how many things there are (tokens or sequences).
-        allowed: those that may change.
-        square: pass over tensors that have two such axes (the logits and weights).
+    With ``square``, tensors that have two such axes (the logits and weights) are passed over.
     """
     if [n.name for n in one.nodes] != [n.name for n in other.nodes]:
         return None
@@ -85,7 +75,7 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
     if node is not None and node.name in SOFTMAX:
         return "softmax over the batch", _at(node)
     cause = _cause_of(node, one, "sequences mixed")
-    is_norm = cause == "norm over the tokens" or (node is not None and node.name in BATCH_NORMS)
+    is_norm = cause == "norm over the tokens" or (node is not None and "batch_norm" in node.name)
     return "statistic over the batch" if is_norm else cause, _at(node)
 
 

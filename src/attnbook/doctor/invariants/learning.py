@@ -160,11 +160,7 @@ def _used_parameters(
 
 
 def _should_run(name: str, running: set[str]) -> bool:
-    """Whether a parameter that is not used should be, since what is around it runs.
-
-    Judged are the matrices and norms that every block has, by their usual names, and the members
-    of a list of which others run. What else is not used may be for another setting.
-    """
+    """Whether an unused parameter is of a list of which others run, or what every block has."""
     words = name.split(".")
     for depth in range(len(words) - 1, 0, -1):
         around = ".".join(words[: depth - 1])

@@ -14,6 +14,7 @@ from attnbook.doctor.masking import block, mask_inputs
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.trace import SOFTMAX
 
 MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
 MEANINGS = (
@@ -23,10 +24,8 @@ MEANINGS = (
 )
 SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
 SURE = (
-    "mask of another sequence",
-    "mask on the queries",
-    "masked with a finite number",
-    "mask added as a number",
+    *("mask of another sequence", "mask on the queries"),
+    *("masked with a finite number", "mask added as a number"),
 )
 """What no mistake about the meaning of a mask looks like; the first is the surest."""
 
@@ -58,10 +57,7 @@ def padded(subject: Subject) -> list[str]:
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: without the last tokens; then with a hole after the first, too.
-
-    In a causal module, real tokens never attend to padding at the end: a hole shows it.
-    """
+    """What is no padding: all but the last tokens; then a hole, which causal modules attend to."""
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
     for sequence in range(subject.n_sequences):
@@ -152,7 +148,7 @@ def _reaches_weights(subject: Subject, inputs: Inputs) -> bool:
     """Whether the softmax depends on the mask, be it by nothing but rounding."""
     assert subject.claims.mask is not None
     trace = replace(subject, sources=[str(subject.claims.mask.argument)]).trace(inputs)
-    return any(node.depends for node in trace.of("_softmax", "_safe_softmax"))
+    return any(node.depends for node in trace.of(*SOFTMAX))
 
 
 def _alone(
