@@ -73,7 +73,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         _target_first(subject, output)
     _find_axes(subject, output)
     _find_same(subject)
-    if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
+    each = output.dim() == 2 and len(output) == subject.n_sequences and subject.batch == 0
+    if subject.kind in ("attention", "tokens") and each and output.shape[1] != subject.n_tokens:
         subject.kind = "pooled"
     if output.dim() == 2 and subject.batch == 0 and subject.kind in ("tokens", "encoder-decoder"):
         subject.flat = len(output) == subject.n_sequences * subject.n_tokens
@@ -206,12 +207,6 @@ def _channels_come_first(subject: Subject) -> bool:
     with subject.mode(training=False):
         keys = {a.weights.shape[-1] for a in subject.trace().attentions}
     return tokens in keys and d not in keys
-
-
-def _is_pooled(subject: Subject, output: Tensor) -> bool:
-    """Whether there is a row for each sequence, and none for each token."""
-    alone = subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in output.shape[1:]
-    return alone and len(output) == subject.n_sequences
 
 
 def _target_first(subject: Subject, output: Tensor) -> None:

@@ -98,16 +98,13 @@ def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
     if node.name in (*MOVES, "cat", "stack") and contexts:
         merged = node.index > contexts[0]
         return "merge without transposing" if merged else "split without transposing"
-    if node.name in NORMS and (node.name != "mean" or _then_norm(node)):
+    near = [node, *node.users]
+    centred = any(user.name in ("sub", "rsqrt", "sqrt") for one in near for user in one.users)
+    if node.name in NORMS and (node.name != "mean" or centred):
         return "norm over the tokens"
     if node.name in ("convolution", "_convolution"):
         return "convolution into the future"
     return otherwise
-
-
-def _then_norm(node: Node) -> bool:
-    after = [node, *node.users]
-    return any(user.name in ("sub", "rsqrt", "sqrt") for one in after for user in one.users)
 
 
 def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Training differs from evaluation by dropout only, and every parameter learns."""
 
 import re
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,9 +110,10 @@ def gradients(subject: Subject) -> Results:
             yield NotJudged("gradients", "no output has a gradient: is it for inference alone?")
         return
     without = [n for n, p in parameters.items() if _without(p)]
-    live = {_any_layer(n) for n in parameters if n not in without}
+    any_layer = partial(re.sub, r"\d+", "0")
+    live = {any_layer(n) for n in parameters if n not in without}
     dead = [n for n in without if n in used and not n.endswith("bias")]
-    zero = [n for n in dead if parameters[n].grad is not None and _any_layer(n) in live]
+    zero = [n for n in dead if parameters[n].grad is not None and any_layer(n) in live]
     dead = [n for n in dead if n not in zero or USUAL.search(n)]
     unused = [n for n in without if n not in used]
     inside = [n for n in unused if _should_run(n, running)]
@@ -130,10 +132,6 @@ def gradients(subject: Subject) -> Results:
         found += ", though what it belongs to did" if inside else ""
         right = "every parameter takes part, unless it is for another task"
         yield finding(level, "gradients", "parameter not used", done, found, right)
-
-
-def _any_layer(name: str) -> str:
-    return re.sub(r"\d+", "0", name)
 
 
 def _used_parameters(

@@ -18,23 +18,15 @@ AT_MOST = 8
 
 
 def influence(subject: Subject, inputs: Inputs, name: str, sequence: int = 0) -> Tensor:
-    """How far each token of a sequence reaches: (tokens in, batch out, tokens out).
-
-    Of long sequences, only some tokens are changed; the rows of the others are zero.
-    """
+    """How far (some) tokens of a sequence reach: (tokens in, batch out, tokens out)."""
     base = subject.by_token(subject.run(inputs))
     length = subject.length(name)
     rows = torch.zeros(length, *base.shape[:2])
-    for token in some(length):
+    step = max(1, -(-length // AT_MOST))
+    for token in {*range(0, length, step), min(1, length - 1), length - 1}:
         other = subject.replaced(inputs, name, sequence, token)
         rows[token] = changed(base, subject.by_token(subject.run(other)))
     return rows
-
-
-def some(length: int) -> list[int]:
-    """Some tokens, the first and the last among them."""
-    step = max(1, -(-length // AT_MOST))
-    return sorted({*range(0, length, step), *([1] if length > 1 else []), length - 1})
 
 
 def batch(subject: Subject) -> Results:
@@ -64,8 +56,6 @@ def order_of_sequences(subject: Subject) -> Results:
         return
     inputs = subject.fresh(0)
     flipped = {k: v.flip(subject.batch) if k in subject.sources else v for k, v in inputs.items()}
-    if subject.same:
-        flipped.update(dict.fromkeys(subject.same, flipped[subject.same[0]]))
     one, other = (subject.by_token(subject.run(x)) for x in (inputs, flipped))
     off = float(changed(one, other.flip(0)).max())
     if off > 10 * DIFFERENT:
@@ -83,8 +73,12 @@ def _has_more(subject: Subject) -> bool:
 
 
 def mixing(subject: Subject) -> Results:
-    """Some token attends to another."""
-    yield from _without_effect(subject)
+    """Each of several inputs has an effect, and some token attends to another."""
+    for name in subject.sources if len(subject.sources) > 1 and not subject.same else ():
+        if influence(subject, subject.fresh(0), name).max() == 0:
+            done, found = f"changed each token of {name}", "no output changed"
+            right = "outputs depend on it"
+            yield finding("error", "mixing", "input without effect", done, found, right)
     if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
@@ -105,17 +99,6 @@ def mixing(subject: Subject) -> Results:
         right = "attention lets tokens depend on each other"
         yield finding(level, "mixing", "no token attends to another", done, found, right)
         return
-
-
-def _without_effect(subject: Subject) -> Results:
-    """Each of several inputs has an effect."""
-    for name in subject.sources:
-        if name in subject.same or len(subject.sources) < 2:
-            continue
-        if influence(subject, subject.fresh(0), name).max() == 0:
-            done, found = f"changed each token of {name}", "no output changed"
-            right = "outputs depend on it"
-            yield finding("error", "mixing", "input without effect", done, found, right)
 
 
 def future(subject: Subject) -> Results:
@@ -183,7 +166,7 @@ def prefix(subject: Subject) -> Results:
 
 def order(subject: Subject) -> Results:
     """Attention without positions does not know the order of what is attended to."""
-    claimed, names = subject.claims.position, subject.attended
+    claimed, names = subject.claims.position, subject.same or subject.attended
     causal = subject.claims.causal or locate.inside(subject) != "all"
     if causal or subject.claims.window or _has_more(subject):
         return
@@ -196,8 +179,6 @@ def order(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     turned = torch.arange(subject.length(names[0])).roll(1).flip(0)
     moved = {k: inputs[k].index_select(subject.tokens, turned) for k in names}
-    if subject.same:
-        moved = dict.fromkeys(subject.same, moved[names[0]])
     one, other = (subject.by_token(subject.run(x)) for x in (inputs, {**inputs, **moved}))
     off = float(changed(one[:, turned] if subject.is_self else one, other).max())
     if off > 10 * DIFFERENT:
