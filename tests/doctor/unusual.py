@@ -353,6 +353,12 @@ UNUSUAL: tuple[Design, ...] = (
     Design(
         "grouped", lambda: Separate(heads=4, kv=2), x, {**CAUSAL, "n_heads": 4, "n_kv_heads": 2}
     ),
+    Design(
+        "groups tiled",
+        lambda: Separate("groups tiled", heads=4, kv=2),
+        x,
+        {**CAUSAL, "n_heads": 4, "n_kv_heads": 2},
+    ),
     Design("one head", lambda: Separate(heads=1), x, {**CAUSAL, "n_heads": 1}),
     Design(
         "rotary, half",

@@ -23,6 +23,7 @@ from attnbook.doctor import (
     positions,
     projections,
     residuals,
+    scale,
     weights,
 )
 from attnbook.doctor.causes import CAUSES, finding
@@ -30,7 +31,6 @@ from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.scale import scale
 from attnbook.doctor.subject import Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
@@ -63,7 +63,7 @@ CHECKS: dict[str, Check] = {
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
     "groups": Check(heads.groups),
-    "scale": Check(scale),
+    "scale": Check(scale.scale),
     "masks": Check(weights.masks),
     "mixing": Check(invariants.mixing, MODELS),
     "batch": Check(invariants.batch, MODELS),
@@ -165,7 +165,9 @@ def stir(subject: Subject) -> None:
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in subject.parameters.values():
-            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < 1e-3:
+            if not parameter.is_floating_point() or not parameter.numel():
+                continue
+            if parameter.abs().max() < 1e-3 or (parameter == -1).all():  # a gain of 1 + p
                 noise = torch.randn(parameter.shape, generator=drawn)
                 width = parameter.shape[-1] if parameter.dim() > 1 else 10
                 parameter.add_((noise * width**-0.5).to(parameter))

@@ -33,15 +33,15 @@ def memory(subject: Subject) -> Results:
 def norms(subject: Subject) -> Results:
     """What a norm gives does not depend on the length of what it is given."""
     for name, module, args, kwargs in locate.norm_calls(subject):
-        x = args[0]
+        x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
         one, other, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
         if not isinstance(one, Tensor) or not one.isfinite().all():
             continue
         size = one.abs().max().clamp(min=1e-30)
         off, larger = float((one - other).abs().max() / size), float(moved.abs().max() / size)
-        done, found = f"called {name or 'the norm'} with its input × ", ""
+        done, found = f"called {name or 'the norm'} with its input scaled to ", ""
         if off > 0.05:
-            done, found = done + "100 and × 1000", f"its outputs differ by {off:.0%}"
+            done, found = done + "100 and 1000", f"its outputs differ by {off:.0%}"
         elif larger > 2 * x.shape[-1] ** 0.5:  # divided by the standard deviation, not centred
             done, found = done + "100, and + 100", f"the latter's are {larger:.0f} times as large"
         if found:

@@ -18,7 +18,7 @@ LEAKS = (
     *("order of sequences", "empty rows", "half precision", "training"),
 )
 ALL = ("*",)
-ALL_THAT_FOLLOWS = (*LEAKS, "finite", "gradients", "residual", "norms")
+ALL_THAT_FOLLOWS = (*LEAKS, "masks", "finite", "gradients", "residual", "norms")
 AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
 
 CAUSES: dict[str, Cause] = {
@@ -36,7 +36,7 @@ CAUSES: dict[str, Cause] = {
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
         "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
-        (*LEAKS, "finite", "gradients"),
+        (*LEAKS, "finite", "gradients", "residual"),
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
@@ -124,7 +124,7 @@ CAUSES: dict[str, Cause] = {
     "split without transposing": Cause(
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2), not x.view(batch, n_heads, "
         "tokens, d_head)",
-        LEAKS,
+        (*LEAKS, "positions"),
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
@@ -180,8 +180,16 @@ CAUSES: dict[str, Cause] = {
     "convolution into the future": Cause(
         "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
     ),
-    "tokens mixed elsewhere": Cause("look at the operation that is named", LEAKS),
-    "sequences mixed": Cause("look at the operation that is named", LEAKS),
+    "tokens mixed elsewhere": Cause(
+        "print (one - other).abs().amax(-1) after each module, with one token changed: the first "
+        "that differs at another token mixes them",
+        LEAKS,
+    ),
+    "sequences mixed": Cause(
+        "print (one - other).abs().flatten(1).amax(1) after each module, with sequence 0 changed: "
+        "the first that differs at another sequence mixes them",
+        LEAKS,
+    ),
     "batch and tokens exchanged": Cause(
         "make it batch-first throughout, or claim batch_first=False", LEAKS
     ),
@@ -230,7 +238,10 @@ CAUSES: dict[str, Cause] = {
         "is_causal=True aligns the mask to the start: with n cached keys it is tril(n), and none "
         "for one token"
     ),
-    "cached differs from full": Cause("compare keys and values in the cache with the full pass's"),
+    "cached differs from full": Cause(
+        "compare the cache's keys and values with the full pass's, layer by layer: in the first "
+        "layer, a wrong key or value; if they agree, positions of the queries, or the mask"
+    ),
     # modes
     "random in evaluation": Cause(
         "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL

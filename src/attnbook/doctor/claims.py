@@ -15,12 +15,15 @@ class Mask:
         true: what ``True`` (or 1) means: ``"attend"`` or ``"blocked"``; ``"add"`` if it is a
             float that is added to the logits.
         dtype: ``"bool"``, ``"int"`` or ``"float"``.
+        source: of two sequences, the argument whose tokens are masked; if not given, the target
+            if the mask's name has ``"decoder"``, ``"tgt"`` or ``"target"`` in it, else the other.
     """
 
     argument: str | int
     shape: str = "bk"
     true: Literal["attend", "blocked", "add"] = "attend"
     dtype: Literal["bool", "int", "float"] = "bool"
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Claims:
         vocab_size: number of different ids; the largest in the example, or the number of logits,
             if not given.
         batch_first: the batch is the first axis (``True``) or the second.
-        shared: projections that are meant to be one, as ``("query", "key")``.
+        shared: projections that are meant to be one, as ``("query", "key")``; ``("heads",)`` if one
+            is for all heads.
         residual: what the attentions give is added to a stream.
         half: it is meant to run in float16 and bfloat16.
         keywords: further arguments of the call, by name.

@@ -22,15 +22,16 @@ def heads(subject: Subject) -> Results:
     token = 1 if subject.n_tokens > 2 else 0
     other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
     twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
-    if twin is not None:
-        rows = _rows(first.query, twin.query)
-        yield from _split(subject, first, rows, token)
+    rows = {} if twin is None else _rows(first.query, twin.query)
+    split = list(_split(subject, first, rows, token))
+    yield from split
     if not subject.is_self:
         other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
         twin = next(iter(other.attentions), None)
     if twin is not None and twin.key.shape == first.key.shape:
         yield from _keys(first, twin, token)
-    yield from _merge(subject, trace)
+    if not split:  # after that, no merge is right
+        yield from _merge(subject, trace)
     yield from _concatenated(subject, trace)
     yield from _all_alike(subject, trace)
 
@@ -262,7 +263,7 @@ def groups(subject: Subject) -> Results:
         right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
         if distinct not in (1, n_heads) and not keys == values == right_keys:
             yield finding(
-                "error" if claimed is not None or keys != values else "warning",
+                "error" if keys != values else "warning",  # else a matter of the heads' order
                 "groups",
                 "other groups of heads",
                 "compared the keys and values of the heads",

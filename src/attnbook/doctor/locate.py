@@ -155,7 +155,10 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
 
     def note(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
         kind = type(module).__name__.lower()
-        others = any(word in kind for word in ("batch", "instance", "block", "layers", "prenorm"))
+        others = any(
+            word in kind
+            for word in ("batch", "instance", "block", "layers", "prenorm", "weight", "spectral")
+        )
         leaf = not any(True for _ in module.children())
         floats = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
         if "norm" in kind and leaf and floats and not others:

@@ -11,7 +11,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject, output_of
-from attnbook.doctor.trace import Attention
+from attnbook.doctor.trace import PRODUCTS, Attention
 
 CLOSED = -1e3
 """Logits below this are of a mask."""
@@ -35,6 +35,9 @@ def positions(subject: Subject) -> Results:
         return
     if subject.claims.position is None and first is not None and _absolute(subject, first):
         yield NotJudged("positions", "what is added to the tokens", "position=…")
+        return
+    if not any(trace.of(*PRODUCTS)):
+        yield NotJudged("positions", "no operation was observed: is it for inference alone?")
         return
     done = "called it with equal tokens" + where(first)
     if not locate.has_positions(subject):

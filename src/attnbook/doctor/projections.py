@@ -72,16 +72,19 @@ def _heads_share(subject: Subject, a: Attention) -> Results:
     made, n_heads, n = projected(a.query_node), heads_in(subject, a), subject.n_tokens
     if made is None or n_heads < 2 or made.name not in ("mm", "addmm"):
         return
+    if "heads" in subject.claims.shared:
+        return
     rows, inner = made.args[-2].shape[-2:]
     width = a.query.shape[-1]
     if inner == width and rows == subject.n_sequences * n_heads * n and n == a.query.shape[-2]:
         yield finding(
-            "error",
+            "error" if subject.claims.n_heads else "warning",
             "projections",
             "heads share one projection",
             "observed the projection of the queries" + where(a),
             f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads",
-            f"{inner * n_heads} → {width * n_heads}: each head sees the whole token",
+            f"{inner * n_heads} → {width * n_heads}: each head sees the whole token, or a claim: "
+            'shared=("heads",)',
         )
 
 

@@ -15,25 +15,26 @@ from attnbook.doctor.trace import PRODUCTS, Attention, Node
 def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
     found = locate.attentions(subject)
-    made = [node for a in found if (node := projected(a.query_node)) is not None]
-    in_a_row = any(not x.args[-2].equal(made[0].args[-2]) for x in made)  # not heads of one
+    in_a_row = _in_a_row(found)
     if not found or not (in_a_row or subject.claims.residual):
         return
     inputs = subject.fresh(0)
-    other = subject.replaced(inputs, subject.target, 0, 0)
+    other = inputs
+    for token in (0, subject.n_tokens - 1):  # the output may be of the last one alone
+        other = subject.replaced(other, subject.target, 0, token)
     silenced = {a.context_node.index for a in found}
     models = subject.kind in ("tokens", "encoder-decoder")
     if not _depends(subject, inputs, other, silenced):
         alone = [_depends(subject, inputs, other, {i}) for i in silenced]
         others = models and any(alone) and not all(alone)  # others have a way around
         level: Level = "error" if subject.claims.residual or others else "warning"
-        done = "set what the attentions give to zero, and changed a token"
+        done = "set what the attentions give to zero, and changed the first and last token"
         found_, right = "its output did not change", "x + attention(x): it changes"
         yield finding(level, "residual", "no way around the attention", done, found_, right)
         return
     for node in _layers_after(found) if in_a_row else ():
         if not _depends(subject, inputs, other, {node.index}):
-            done = f"set what a layer gives to zero{locate.in_module(node)}, and changed a token"
+            done = f"set what a layer gives to zero{locate.in_module(node)}, and changed two tokens"
             found_, right = "its output did not change", "x + layer(x): it changes"
             level = "error" if models else "warning"
             yield finding(level, "residual", "no way around a layer", done, found_, right)
@@ -51,6 +52,21 @@ def residual(subject: Subject) -> Results:
             level = "error" if models else "warning"
             yield finding(level, "residual", "a sum with an older x", done, found_, right)
             return
+
+
+def _in_a_row(found: list[Attention]) -> bool:
+    """Whether what an attention gives reaches the queries of another: not heads side by side."""
+    contexts = {a.context_node.index for a in found}
+    queue, seen = [a.query_node for a in found], set()
+    while queue:
+        node = queue.pop()
+        if node is None or node.index in seen:
+            continue
+        if node.index in contexts:
+            return True
+        seen.add(node.index)
+        queue += [n for n, _ in node.inputs]
+    return False
 
 
 def _output(subject: Subject, inputs: Inputs, silenced: Collection[int]) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, path, where, width_before
+from attnbook.doctor.observed import Results, heads_in, path, where, width_before
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import (
     MOVES,
@@ -110,7 +110,7 @@ def _of_tokens(subject: Subject, score: Node) -> bool:
     return one.shape == two.shape and not bool((one != two).any(-1).all())
 
 
-def _normalised(context: Node) -> bool:
+def _normalised(context: Node, through: tuple[str, ...] = ()) -> bool:
     """Whether what the values give is divided by something, or normed, right away."""
     queue, seen = list(context.users), set()
     while queue:
@@ -120,7 +120,7 @@ def _normalised(context: Node) -> bool:
         seen.add(user.index)
         if user.name.rstrip("_") in NORMALISE:
             return True
-        if user.name in (*MOVES, "mul"):
+        if user.name in (*MOVES, "mul", *through):
             queue += user.users
     return False
 
@@ -150,11 +150,14 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         found = over + f"; over axis {axis} of {list(soft.shape)} they are 1"
         if axis == 0 and (soft.dim() == 4 or len(soft) == subject.n_sequences):
             return "softmax over the batch", found
-        if axis in (0, 1) and soft.dim() > 3:
+        of_heads = keys == heads_in(subject, a) != a.weights.shape[-2]
+        if soft.dim() > 3 and (axis in (0, 1) or of_heads):
             return "softmax over the heads", found
         return "softmax over the queries", found
     if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
         return "", ""  # a sink, or softmax plus one
+    if by_hand and _normalised(a.context_node, ("add", "add_")):
+        return "", ""  # divided at the end, as in flash attention
     return "weights do not sum to one", over
 
 

@@ -32,7 +32,8 @@ def finite(subject: Subject) -> Results:
         later = "strictly later" in patterns
         cause = "mask of wrong polarity" if later or locate.all_closed(subject) else cause
         level: Level = "error" if scale == 1 else "warning"
-        done = "called with normal vectors" + " 40 times as long" * (scale > 1)
+        given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
+        done = f"called it with {given}" + " 40 times as long" * (scale > 1)
         found = f"{bad} of {output.numel()} numbers are NaN or infinite"
         yield finding(level, "finite", cause, done, found, "numbers")
         return

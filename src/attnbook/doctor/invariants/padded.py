@@ -47,17 +47,16 @@ def padding(subject: Subject) -> Results:
 
 def padded(subject: Subject) -> list[str]:
     """The sources that may have padding, as far as it can be made."""
-    claim = subject.claims.mask
-    if subject.kind != "encoder-decoder":
-        return subject.attended[:1]
+    claim, translates = subject.claims.mask, subject.kind == "encoder-decoder"
     if claim is None:
-        return subject.sources[::-1]
+        return subject.sources[::-1] if translates else subject.attended[:1]
     decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
-    return [subject.target if decoders else subject.sources[0]]
+    usual = subject.target if decoders else (subject.sources if translates else subject.attended)[0]
+    return [claim.source or usual]
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: all but the last tokens; then a hole, which causal modules attend to."""
+    """What is no padding: all but the last tokens; what causal modules may attend past, too."""
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
     for sequence in range(subject.n_sequences):
@@ -67,6 +66,8 @@ def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
     with_hole[:, 1] = False
     if subject.claims.mask is not None and not _counts(subject, name, allowed, with_hole):
         yield with_hole
+        if subject.is_self:  # what is pooled may be the first token
+            yield allowed.flip(1)
 
 
 def _counts(subject: Subject, name: str, allowed: Tensor, with_hole: Tensor) -> bool:
@@ -106,7 +107,7 @@ def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
     inputs = block(subject, subject.fresh(0), name, allowed)
     base = subject.by_token(subject.run(inputs))
     real = torch.ones(base.shape[:2], dtype=torch.bool)
-    if subject.is_self and name == subject.target:
+    if name == subject.target and base.shape[1] == allowed.shape[1]:
         real = allowed
     for sequence in range(min(2, subject.n_sequences)):
         off, done = 0.0, ""

@@ -110,7 +110,8 @@ def future(subject: Subject) -> Results:
     if causal is False:
         return
     inside = locate.inside(subject)
-    if not subject.claims.causal and inside not in ("causal", "later by one", "strictly later"):
+    known = inside in ("causal", "later by one", "strictly later") and not _flips(subject)
+    if not subject.claims.causal and not known:
         if inside == "later":
             found = "each token attends to itself and to later ones only"
             cause, right = "mask of wrong polarity", "to earlier ones, if it is meant to be causal"
@@ -125,8 +126,8 @@ def future(subject: Subject) -> Results:
             yield NotJudged("future", "the output has other tokens than the input")
             return
         early = reach[:, sequence].tril(-1)  # (token in, earlier token out)
-        if early.max() <= DIFFERENT:
-            continue
+        if early.max() <= DIFFERENT or (seed and not reach.isfinite().all()):
+            continue  # if long vectors give NaN, finite says so
         token, earlier = divmod(int(early.argmax()), early.shape[1])
         cause, where = future_leak(subject, inputs, sequence, token)
         done = "changed each token, and watched those before it"
@@ -139,8 +140,9 @@ def future(subject: Subject) -> Results:
 
 def prefix(subject: Subject) -> Results:
     """In a causal module, the first tokens alone give what they give in a longer sequence."""
-    causal = subject.claims.causal or locate.inside(subject) == "causal"
-    n = subject.n_tokens
+    causal, n = subject.claims.causal, subject.n_tokens
+    if causal is None:
+        causal = locate.inside(subject) == "causal" and not _flips(subject)
     if not causal or not subject.is_self or n < 3:
         return
     inputs = subject.fresh(0)
@@ -162,6 +164,11 @@ def prefix(subject: Subject) -> Results:
             right = "the same outputs"
             yield finding("error", "prefix", "depends on the length", done, found, right)
             return
+
+
+def _flips(subject: Subject) -> bool:
+    """Whether something is turned around: one of two directions may be causal backwards."""
+    return bool(locate.trace_of(subject).of("flip"))
 
 
 def order(subject: Subject) -> Results:
