@@ -277,7 +277,7 @@ def between(node: Node | None, first: Node) -> set[str]:
 
 
 def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[float] | None:
-    """By what a node's output was multiplied since a product or norm; no list for a parameter."""
+    """The numbers that it was multiplied by since a product or norm; ``None`` if by a parameter."""
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
 
     def inside(node: Node) -> bool:

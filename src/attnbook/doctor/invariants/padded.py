@@ -56,7 +56,7 @@ def padded(subject: Subject) -> list[str]:
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: all but the last tokens; what causal modules may attend past, too."""
+    """What is not padding: padding is last; then in between and first, where all attend to it."""
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
     for sequence in range(subject.n_sequences):
