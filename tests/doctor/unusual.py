@@ -57,6 +57,45 @@ def two() -> tuple[Any, ...]:
     return torch.randint(1, 23, (2, 7)), torch.randint(1, 23, (2, 6))
 
 
+class Narrow(nn.Module):
+    """One small projection for all heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D // H, D // H) for _ in "qkv")
+        self.o = nn.Linear(D, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = x.unflatten(-1, (H, -1)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(self.q(z), self.k(z), self.v(z))
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+class WeightNorm(nn.Module):
+    """Beside a convolution whose matrix is normed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Separate(causal=False)
+        conv = nn.Conv1d(D, D, 3, padding=1)
+        self.conv = nn.utils.parametrizations.weight_norm(conv)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(x + self.conv(x.mT).mT)
+
+
+class ForInference(nn.Module):
+    """Nothing has a gradient, and nothing is observed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = language_model()()
+
+    @torch.inference_mode()
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(ids)
+
+
 class Variant(nn.Module):
     """Attention with one unusual choice."""
 
@@ -432,6 +471,15 @@ UNUSUAL: tuple[Design, ...] = (
         cross,
         {"n_heads": H},
     ),
+    Design(
+        "torch decoder layer, padded target",
+        lambda: nn.TransformerDecoderLayer(D, H, 32, batch_first=True),
+        cross,
+        {"mask": {"argument": "tgt_key_padding_mask", "true": "blocked"}},
+    ),
+    Design("one projection for all heads", Narrow, x, {"n_heads": H, "shared": ("heads",)}),
+    Design("weight norm", WeightNorm, x, {"n_heads": H}),
+    Design("for inference alone", ForInference, ids, {"causal": True, "position": "learned"}),
     Design(
         "torch transformer",
         lambda: nn.Transformer(D, H, 2, 2, 32, batch_first=True),

@@ -109,7 +109,8 @@ def gradients(subject: Subject) -> Results:
         if parameters:
             yield NotJudged("gradients", "no output has a gradient: is it for inference alone?")
         return
-    without = [n for n, p in parameters.items() if _without(p)]
+    without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
+    without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
     any_layer = partial(re.sub, r"\d+", "0")
     live = {any_layer(n) for n in parameters if n not in without}
     dead = [n for n in without if n in used and not n.endswith("bias")]
@@ -125,7 +126,8 @@ def gradients(subject: Subject) -> Results:
         found = f"{_listed(dead)} computed something and got no gradient"
         cause, right = "parameter without gradient", "a gradient, other than for key biases"
         # Zeros may cancel, as where several streams start equal.
-        sure = any(parameters[n].grad is None or USUAL.search(n) for n in dead)
+        dead_ones = [(n, parameters[n]) for n in dead]
+        sure = any(p.grad is None or _part_without(p) or USUAL.search(n) for n, p in dead_ones)
         yield finding("error" if sure else "warning", "gradients", cause, done, found, right)
     if unused:
         level: Level = "error" if inside else "warning"
@@ -189,11 +191,9 @@ def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Paramet
     return bool(outputs)
 
 
-def _without(parameter: nn.Parameter) -> bool:
-    """Whether it has no gradient, or queries, keys or values have none in what holds all three."""
-    if parameter.grad is None or not parameter.grad.abs().max() > 0:
-        return True
-    if parameter.dim() not in (2, 3):
+def _part_without(parameter: nn.Parameter) -> bool:
+    """Whether queries, keys or values have no gradient in what holds all of them."""
+    if parameter.grad is None or parameter.dim() not in (2, 3):
         return False
     if parameter.dim() == 3:
         return len(parameter) == 3 and any(not part.any() for part in parameter.grad)
