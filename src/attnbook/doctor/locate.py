@@ -1,27 +1,12 @@
-"""Where something happens in a call: which weights are open, and where a change spreads."""
+"""The attentions of a call: what is open, what was added to the products, whether order counts."""
 
-import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attnbook.doctor.subject import Inputs, Subject, plain_kernels
-from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace, back
-
-NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
-BATCH_NORMS = (
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-)
-USUAL = re.compile(
-    r"(^|[._])(w?_?[qkvo]|query|key|value|out|output|(c|q|k|v|o|out|output)_?proj|proj|to_[qkv]|"
-    r"to_out|fc_out|outs|(final_)?(layer_?)?norm_?(f|\d)?|ln_?(f|\d)?)(\.|$)",
-    re.IGNORECASE,
-)
-ROUNDING = 1e-6
+from attnbook.doctor.trace import SOFTMAX, Attention, Node, Trace
 
 
 def trace_of(subject: Subject) -> Trace:
@@ -40,7 +25,7 @@ def attentions(subject: Subject) -> list[Attention]:
 def softmaxes(subject: Subject) -> bool:
     """Whether there is a softmax over as many as there are tokens."""
     sizes = {subject.length(name) for name in subject.sources}
-    nodes = trace_of(subject).of("_softmax", "_safe_softmax")
+    nodes = trace_of(subject).of(*SOFTMAX)
     return any(node.outputs[0].shape[int(node.args[1])] in sizes for node in nodes)
 
 
@@ -72,28 +57,21 @@ def all_closed(subject: Subject) -> bool:
 
 
 def pattern(open_: Tensor) -> str:
-    """What a square mask lets through.
-
-    Returns:
-        ``"all"``, ``"causal"``, ``"later by one"``, ``"later"``, ``"strictly later"``,
-        ``"strictly earlier"`` or ``"other"``.
-    """
+    """What a square mask lets through: all, causal, (strictly) later, later by one, or other."""
     if not open_.triu(1).any():
         return "causal" if open_.diagonal().any() else "strictly earlier"
     if open_.all():
         return "all"
     n = len(open_)
-    empty = ~open_.any(-1)
+    if n < 3:
+        return "other"
     # Rows that may attend to nothing come out as NaN, or as weights for all.
-    full = open_.all(-1)
-    rows = [i for i in range(n) if not empty[i] and (not full[i] or i in (0,))]
-    early = open_.tril(-1)[rows[:-1] if len(rows) > 1 else rows]
-    if not early.any() and n > 2:
-        inner = open_.diagonal()[rows[:-1]] if len(rows) > 1 else open_.diagonal()
-        return "later" if inner.any() else "strictly later"
-    if not open_.triu(2).any() and open_.diagonal(1).all() and n > 2:
-        return "later by one" if open_.tril(-2).any() or n == 3 else "other"
-    return "other"
+    rows = [i for i in range(n) if open_[i].any() and (i == 0 or not open_[i].all())]
+    rows = rows[:-1] or rows
+    if not open_.tril(-1)[rows].any():
+        return "later" if open_.diagonal()[rows].any() else "strictly later"
+    next_alone = not open_.triu(2).any() and open_.diagonal(1).all()
+    return "later by one" if next_alone and (n == 3 or open_.tril(-2).any()) else "other"
 
 
 def inside(subject: Subject) -> str:
@@ -102,152 +80,19 @@ def inside(subject: Subject) -> str:
     return found.pop() if len(found) == 1 else "none" if not found else "several"
 
 
-# Where a change spreads.
-
-
-def hits(changed: Tensor, size: int) -> list[set[int]]:
-    """For every axis that could count ``size`` things, which of them changed."""
-    found = []
-    for axis, length in enumerate(changed.shape):
-        others = [i for i in range(changed.dim()) if i != axis]
-        flat = changed.amax(others) if others else changed
-        at = torch.nonzero(flat).flatten().tolist()
-        if length == size:
-            found.append(set(at))
-        elif size > 1 and length % size == 0 and length > size:
-            found += [{i % size for i in at}, {i // (length // size) for i in at}]
-    return found
-
-
-def first_spread(
-    one: Trace, other: Trace, size: int, allowed: set[int], *, square: bool
-) -> Node | None:
-    """The first operation whose inputs changed only where allowed, and whose output did not.
-
-    Args:
-        one: trace of a call.
-        other: of one that differs in some tokens.
-        size: how many things there are (tokens or sequences).
-        allowed: those that may change.
-        square: pass over tensors that have two such axes (the logits and weights).
-    """
-    if [n.name for n in one.nodes] != [n.name for n in other.nodes]:
-        return None
-    clean: dict[int, bool] = {}
-    for a, b in zip(one.nodes, other.nodes, strict=True):
-        ok = True
-        for x, y in zip(a.outputs, b.outputs, strict=True):
-            if x.shape != y.shape or x.numel() == 0:
-                continue
-            size_of = x.float().nan_to_num(0, 0, 0).abs().max()
-            moved = ((x != y) & ~(x.isnan() & y.isnan())).to(torch.uint8)
-            if x.is_floating_point():
-                moved *= ((x - y).abs() > ROUNDING * size_of).to(torch.uint8) | (
-                    x.isnan() != y.isnan()
-                )
-            if not moved.any() or (square and list(x.shape).count(size) > 1):
-                continue
-            ok = ok and any(found <= allowed for found in hits(moved, size))
-        clean[a.index] = ok
-        if not ok and all(clean.get(n.index, True) for n, _ in a.inputs if n is not None):
-            return a
-    return None
-
-
-def _traces(
-    subject: Subject, inputs: Inputs, name: str, token: int, sequence: int = 0
-) -> tuple[Trace, Trace]:
-    other = subject.replaced(inputs, name, sequence, token)
-    return subject.trace(inputs), subject.trace(other)
-
-
-def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> tuple[str, str]:
-    """Why a token depends on a later one, and where."""
-    leaky = [a for a in own(subject) if support(a).triu(1).any()]
-    if leaky:
-        cause = open_mask(subject, leaky)
-        return cause, in_module(leaky[0].softmax_node)
-    one, other = _traces(subject, inputs, subject.target, token, sequence)
-    allowed = set(range(token, subject.n_tokens))
-    node = first_spread(one, other, subject.n_tokens, allowed, square=True)
-    return _cause_of(node, one, "tokens mixed elsewhere"), _at(node)
-
-
-def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple[str, str]:
-    """Why a sequence depends on another one, and where."""
-    one, other = _traces(subject, inputs, name, token)
-    n = subject.n_sequences
-    for a in one.attentions:
-        if a.weights.shape[-1] == n and subject.length(name) != n and _mixes_batch(a, one, other):
-            only = influence_is_only_batch(subject, inputs, name)
-            return "batch and tokens exchanged" if only else "attention over the batch", in_module(
-                a.softmax_node
-            )
-    node = first_spread(one, other, n, {0}, square=n not in (1, subject.n_tokens))
-    if node is not None and node.name in BATCH_NORMS:
-        return "statistic over the batch", _at(node)
-    if node is not None and node.name in ("_softmax", "_safe_softmax"):
-        return "softmax over the batch", _at(node)
-    cause = _cause_of(node, one, "sequences mixed")
-    return ("statistic over the batch" if cause == "norm over the tokens" else cause), _at(node)
-
-
-def _mixes_batch(attention: Attention, one: Trace, other: Trace) -> bool:
-    index = attention.context_node.index
-    if len(other.nodes) <= index:
-        return False
-    moved = (attention.key - _key_of(other, index)).abs().amax(-1) > 0
-    return int(moved.any(0).sum()) == 1
-
-
-def _key_of(trace: Trace, index: int) -> Tensor:
-    return next(a.key for a in trace.attentions if a.context_node.index == index)
-
-
-def influence_is_only_batch(subject: Subject, inputs: Inputs, name: str) -> bool:
-    """Whether tokens reach the same place in other sequences, and no other token in their own."""
-    base = subject.by_token(subject.run(inputs))
-    other = subject.by_token(subject.run(subject.replaced(inputs, name, 0, 1)))
-    moved = (base != other).flatten(2).any(-1) if base.dim() > 2 else base != other
-    return int(moved.any(0).sum()) == 1
-
-
-def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
-    if node is None:
-        return otherwise
-    contexts = [a.context_node.index for a in trace.attentions]
-    if node.name in (*MOVES, "cat", "stack"):
-        if contexts and node.index > contexts[0]:
-            return "merge without transposing"
-        return "split without transposing" if contexts else otherwise
-    if node.name in NORMS and (node.name != "mean" or _then_norm(node)):
-        return "norm over the tokens"
-    if node.name in ("convolution", "_convolution"):
-        return "convolution into the future"
-    return otherwise
-
-
-def _then_norm(node: Node) -> bool:
-    after = [node, *node.users]
-    return any(user.name in ("sub", "rsqrt", "sqrt") for one in after for user in one.users)
-
-
 def open_mask(subject: Subject, leaky: list[Attention]) -> str:
     """What is wrong with masks that let a token attend to later ones."""
-    attention = leaky[0]
-    open_ = support(attention)
-    everywhere = own(subject)
-    kind = pattern(open_)
+    kind = pattern(support(leaky[0]))
     if kind == "later by one":
         return "causal mask off by one"
     if kind in ("later", "strictly later"):
         return "mask of wrong polarity"
-    partly = any(not one.triu(1).any() for one in attention.weights != 0)
-    if kind == "all" and (partly or len(leaky) < len(everywhere)):
+    if kind != "all":
+        return "mask of another shape"
+    partly = any(not one.triu(1).any() for one in leaky[0].weights != 0)
+    if partly or len(leaky) < len(own(subject)):
         return "mask not everywhere"
-    if kind == "all":
-        return weak_mask(subject, attention) or "no causal mask"
-    return "mask of another shape"
+    return weak_mask(subject, leaky[0]) or "no causal mask"
 
 
 def weak_mask(subject: Subject, attention: Attention) -> str:
@@ -271,10 +116,7 @@ def residual(subject: Subject, attention: Attention) -> Tensor | None:
 
 
 def slope(subject: Subject, attention: Attention) -> float | None:
-    """By how much logits change with the products, from a sequence to the next.
-
-    What is added to all sequences alike (a mask, positions) plays no part then.
-    """
+    """By how much logits change with the products, apart from what all sequences are added."""
     if attention.logits is None:
         return None
     heads = per_sequence(subject, attention)
@@ -306,121 +148,6 @@ def _step(rest: Tensor, upper: Tensor) -> float:
     return step if spread < 0.1 * step else 0.0
 
 
-def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
-    """Why a real token depends on padding, and where."""
-    n_sequences, n_keys = allowed.shape
-
-    def columns(weights: Tensor) -> Tensor:
-        """Which keys somebody attends to: (batch, heads, keys)."""
-        return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
-
-    masked = False
-    for a in subject.trace(inputs).attentions:
-        if a.weights.shape[-1] != n_keys or len(a.weights) % n_sequences:
-            continue
-        where = in_module(a.softmax_node)
-        if (columns(a.weights) & ~allowed[:, None]).any():
-            return _open_padding(subject, a, columns(a.weights), allowed), where
-        if (columns(a.softmax) & ~allowed[:, None]).any():
-            return "mask after the softmax", where
-        masked = True
-    if masked and subject.kind == "pooled":
-        return "padding is pooled", ""
-    token = int((~allowed[0]).nonzero()[-1])
-    one, other = _traces(subject, inputs, name, token)
-    node = first_spread(one, other, n_keys, {token}, square=True)
-    cause = _cause_of(node, one, "tokens mixed elsewhere")
-    if cause == "convolution into the future" and not subject.claims.causal:
-        cause = "convolution over padding"
-    return cause, _at(node)
-
-
-def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allowed: Tensor) -> str:
-    """What is wrong with a mask that leaves padding open."""
-    blocked = ~allowed[0]
-    if attention.logits is not None and (attention.logits == torch.inf).any():
-        return "NaN where the mask forbids"
-    if (columns[0] == blocked).all():
-        return "mask of wrong polarity"
-    rest = residual(subject, attention)
-    if attention.logits is not None and rest is not None and columns.all():
-        first = slice(len(attention.logits) // len(allowed))  # the heads of a sequence
-        logits, rest = attention.logits[first], rest[first]
-        if logits.shape[1] == len(blocked) and _constant(logits[:, blocked]):
-            return "mask on the queries"
-        if _constant(logits[..., blocked]):
-            return "masked with a finite number"
-        if float((rest[..., blocked].mean() - rest[..., allowed[0]].mean()).abs()) > 1e-3:
-            return "mask added as a number"
-    patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
-    if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
-        return "mask of another sequence"
-    return "padding is attended to"
-
-
-def _constant(logits: Tensor) -> bool:
-    """Whether all are one number, or all are closed."""
-    return bool((logits < -1e3).all() or (logits == logits.flatten()[0]).all())
-
-
-def dropouts(subject: Subject, inputs: Inputs) -> list[tuple[float, str]]:
-    """The probabilities of the dropouts of a call, and whether one is on the logits."""
-    trace = subject.trace(inputs)
-    found = []
-    for node in trace.of("native_dropout", "bernoulli_"):
-        p = float(node.args[1])
-        p = p if node.name == "native_dropout" else 1 - p
-        found.append((p, "logits" if _reaches_softmax(node) else "elsewhere"))
-    return found
-
-
-def _reaches_softmax(node: Node) -> bool:
-    """Whether what it gives is the logits, through nothing but operations on single numbers."""
-    queue, seen = list(node.users), set()
-    while queue:
-        user = queue.pop()
-        if user.index in seen:
-            continue
-        seen.add(user.index)
-        if user.name in ("_softmax", "_safe_softmax"):
-            score = back(user.inputs[0][0], (*MOVES, *ON_LOGITS, "bernoulli_"), ("bmm", "mm"))
-            return score is not None and score.between
-        if user.name in (*MOVES, *ON_LOGITS):
-            queue += user.users
-    return False
-
-
-def used_parameters(
-    subject: Subject, inputs: Inputs
-) -> tuple[set[str], set[str], list[tuple[int, ...]]]:
-    """Names of the parameters that a call uses, and of the modules that run; foreign parameters."""
-    names: dict[int, list[str]] = {}
-    for module in subject.modules:
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-    ran: set[nn.Module] = set()
-
-    def note(module: nn.Module, _: Any) -> None:
-        ran.add(module)
-
-    hook = register_module_forward_pre_hook(note)
-    try:
-        trace = subject.trace(inputs)
-    finally:
-        hook.remove()
-    used: set[str] = set()
-    foreign: dict[int, tuple[int, ...]] = {}
-    known = {id(b) for m in subject.modules for b in m.buffers()}
-    for node in trace.nodes:
-        for _, tensor in node.inputs:
-            if id(tensor) in names:
-                used.update(names[id(tensor)])
-            elif isinstance(tensor, nn.Parameter) and id(tensor) not in known:
-                foreign[id(tensor)] = tuple(tensor.shape)
-    running = {n for m in subject.modules for n, part in m.named_modules() if part in ran}
-    return used, running, list(foreign.values())
-
-
 def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]]:
     """The norms of one's own that a call runs, with what they are given."""
     found: dict[nn.Module, tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
@@ -447,59 +174,31 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
     return list(found.values())
 
 
-def should_run(name: str, running: set[str]) -> bool:
-    """Whether a parameter that is not used should be, since what is around it runs.
-
-    Judged are the matrices and norms that every block has, by their usual names, and the members
-    of a list of which others run. What else is not used may be for another setting.
-    """
-    words = name.split(".")
-    for depth in range(len(words) - 1, 0, -1):
-        around = ".".join(words[: depth - 1])
-        if words[depth - 1].isdigit() and ".".join(words[:depth]) not in running:
-            return any(n.startswith(f"{around}.") for n in running)
-        if ".".join(words[:depth]) in running:
-            break
-    around = ".".join(words[:-2])  # what never ran is for another setting
-    return around in running and bool(USUAL.search(".".join(words[-2:])))
-
-
 def has_positions(subject: Subject) -> bool:
     """Whether equal tokens have other logits, values or outputs at other positions."""
-    inputs = constant(subject)
-    trace = subject.trace(inputs)
+    trace = subject.trace(constant(subject))
     assert trace.output is not None
     output = subject.by_token(trace.output)
     if output.dim() > 1 and (output - output[:, :1]).abs().max() > 1e-4 * output.abs().max():
         return True
-    for a in trace.attentions[:1]:
-        if a.logits is not None:
-            open_ = a.logits > -1e3
-            first = a.logits.masked_fill(~open_, 0)
-            mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
-            off = (a.logits - mean)[open_].abs().max()
-            return bool(off > 1e-4 * max(1e-3, float(first.abs().max())))
-    return False
+    logits = next((a.logits for a in trace.attentions), None)
+    if logits is None:
+        return False
+    open_ = logits > -1e3
+    first = logits.masked_fill(~open_, 0)
+    mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
+    off = (logits - mean)[open_].abs().max()
+    return bool(off > 1e-4 * max(1e-3, float(first.abs().max())))
 
 
 def constant(subject: Subject) -> Inputs:
     """Inputs whose tokens are all the same."""
     inputs = subject.fresh(0)
-    changed: dict[str, Any] = {}
-    for name in subject.sources:
-        x = inputs[name]
-        changed[name] = x.narrow(subject.tokens, 0, 1).expand_as(x).clone()
-    if subject.same:
-        changed = dict.fromkeys(subject.same, changed[subject.same[0]])
-    return {**inputs, **changed}
+    tokens = {name: inputs[name] for name in subject.sources}
+    first = {name: x.narrow(subject.tokens, 0, 1) for name, x in tokens.items()}
+    return {**inputs, **{name: first[name].expand_as(x).clone() for name, x in tokens.items()}}
 
 
 def in_module(node: Node) -> str:
     """The module that an operation is in, for a sentence."""
     return f", in {node.module}" if node.module else ""
-
-
-def _at(node: Node | None) -> str:
-    if node is None:
-        return ""
-    return f"; it spreads at {node.name.strip('_')}{in_module(node).replace(',', '')}"

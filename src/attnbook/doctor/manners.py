@@ -51,16 +51,7 @@ def _held(function: Any) -> list[Any]:
 
 @contextmanager
 def restored(function: Any) -> Iterator[None]:
-    """Weights, buffers, gradients, modes, attributes and random states are as before, afterwards.
-
-    Example:
-        >>> layer = nn.Linear(2, 2)
-        >>> before = layer.weight.clone()
-        >>> with restored(layer):
-        ...     _ = layer.weight.data.zero_(), layer.eval()
-        >>> layer.training, torch.equal(layer.weight, before)
-        (True, True)
-    """
+    """Weights, buffers, gradients, modes, attributes and random states are put back."""
     undo = [_states()]
     for module in modules_in(function):
         undo += [_attributes(part) for part in module.modules()]
@@ -78,8 +69,7 @@ def _states() -> Callable[[], None]:
         np.random.get_state(),  # noqa: NPY002 (the module may draw from it)
         random.getstate(),
     )
-    grad, fast = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()
-    default = torch.get_default_dtype()
+    grad, default = torch.is_grad_enabled(), torch.get_default_dtype()
     # Of a compiled module, the code itself is examined; the import alone takes seconds.
     stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
 
@@ -90,7 +80,6 @@ def _states() -> Callable[[], None]:
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
         torch.set_grad_enabled(grad)
-        torch.backends.mha.set_fastpath_enabled(fast)
         torch.set_default_dtype(default)
 
     return undo

@@ -13,13 +13,8 @@ def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: in
     assert claim is not None
     name = str(claim.argument)
     n_sequences, n_keys = allowed.shape
-    sizes = {
-        "b": n_sequences,
-        "h": subject.claims.n_heads or 1,
-        "q": n_queries,
-        "k": n_keys,
-        "1": 1,
-    }
+    n_heads = subject.claims.n_heads or 1
+    sizes = {"b": n_sequences, "h": n_heads, "q": n_queries, "k": n_keys, "1": 1}
     shape = [sizes[letter] for letter in claim.shape]
     one = allowed if "b" in claim.shape else allowed[-1:]
     view = [n_sequences if a == "b" else n_keys if a == "k" else 1 for a in claim.shape]
@@ -36,10 +31,8 @@ def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: in
 def block(subject: Subject, inputs: Inputs, name: str, allowed: Tensor) -> Inputs:
     """The inputs with tokens of a source as padding: by its id, by the mask, or by both."""
     if subject.claims.padding_id is not None and subject.is_ids(name):
-        ids = inputs[name].clone()
-        ids = ids.T if subject.batch == 1 else ids
-        ids[~allowed.view_as(ids)] = subject.claims.padding_id
-        inputs = {**inputs, name: ids.T if subject.batch == 1 else ids}
+        real = (allowed.T if subject.batch == 1 else allowed).reshape(inputs[name].shape)
+        inputs = {**inputs, name: inputs[name].masked_fill(~real, subject.claims.padding_id)}
     if subject.claims.mask is not None:
         inputs = mask_inputs(subject, inputs, allowed, subject.n_tokens)
     return inputs

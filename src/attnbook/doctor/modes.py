@@ -26,7 +26,6 @@ class no_dropout(TorchFunctionMode):  # noqa: N801 (used as torch.no_grad is)
             kwargs = {k: v for k, v in kwargs.items() if k != "dropout_p"}
         if function is F.multi_head_attention_forward:
             args = (*args[:10], 0.0, *args[11:])
-            return function(*args, **kwargs)
         return function(*args, **kwargs)
 
 

@@ -35,11 +35,7 @@ class CallFailed(Exception):  # noqa: N818
 
 
 def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
-    """Find out what kind of call the example is.
-
-    Raises:
-        CallFailed: if it fails, or returns nothing that can be judged; says how it was called.
-    """
+    """What kind of call the example is; if it fails, ``CallFailed`` says how it was called."""
     module = getattr(module, "_orig_mod", module)  # of a compiled module
     subject = _precise(_subject(module, example, claims))
     inputs = subject.inputs
@@ -77,7 +73,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         _target_first(subject, output)
     _find_axes(subject, output)
     _find_same(subject)
-    if subject.kind in ("attention", "tokens") and _is_pooled(subject, output):
+    each = output.dim() == 2 and len(output) == subject.n_sequences and subject.batch == 0
+    if subject.kind in ("attention", "tokens") and each and output.shape[1] != subject.n_tokens:
         subject.kind = "pooled"
     if output.dim() == 2 and subject.batch == 0 and subject.kind in ("tokens", "encoder-decoder"):
         subject.flat = len(output) == subject.n_sequences * subject.n_tokens
@@ -149,16 +146,12 @@ def _shape(value: Any) -> str:
 
 
 def _is_mask(name: str, value: Any) -> bool:
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.dtype == torch.bool or "mask" in name.lower():
+        return isinstance(value, Tensor)
+    if not _is_floats(value) or value.numel() < 2:
         return False
-    if value.dtype == torch.bool or "mask" in name.lower():
-        return True
-    if value.is_floating_point() and value.dim() >= 2 and value.numel() > 1:
-        blocked = value < ADDED_MASK
-        return bool(((value == 0) | blocked | (value == 1)).all()) and bool(
-            (value != value.flatten()[0]).any()
-        )
-    return False
+    masked = (value == 0) | (value == 1) | (value < ADDED_MASK)
+    return bool(masked.all()) and bool((value != value.flatten()[0]).any())
 
 
 def _is_floats(value: Any) -> bool:
@@ -197,15 +190,11 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
 
 
 def _says_sequence_first(subject: Subject) -> bool:
-    """Torch's own modules say so, and what is called is one of them."""
+    """Torch's own modules say so, or the attentions in them."""
     said = getattr(subject.module, "batch_first", None)
-    if said is None and isinstance(subject.module, nn.Module):
-        layers = [m for n, m in subject.module.named_modules() if n in ("layers.0", "encoder")]
-        inner = [
-            getattr(m.self_attn, "batch_first", None) for m in layers if hasattr(m, "self_attn")
-        ]
-        ours = type(subject.module).__module__.startswith("torch.nn")
-        said = inner[0] if inner and ours else None
+    if said is None and type(subject.module).__module__.startswith("torch.nn"):
+        parts = (m for part in subject.modules for m in part.modules())
+        said = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
     return said is False
 
 
@@ -218,12 +207,6 @@ def _channels_come_first(subject: Subject) -> bool:
     with subject.mode(training=False):
         keys = {a.weights.shape[-1] for a in subject.trace().attentions}
     return tokens in keys and d not in keys
-
-
-def _is_pooled(subject: Subject, output: Tensor) -> bool:
-    """Whether there is a row for each sequence, and none for each token."""
-    alone = subject.batch == 0 and output.dim() == 2 and subject.n_tokens not in output.shape[1:]
-    return alone and len(output) == subject.n_sequences
 
 
 def _target_first(subject: Subject, output: Tensor) -> None:
@@ -258,7 +241,6 @@ def _doubled(subject: Subject) -> Subject:
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
             inputs[name] = torch.cat([value, value], axis)
-    inputs.update(dict.fromkeys(subject.same, inputs[subject.same[0]] if subject.same else None))
     two = replace(subject, inputs=inputs)
     try:
         output = two.run()
@@ -299,9 +281,11 @@ def _shortened(subject: Subject) -> Subject:
 def _tokens_come_first(subject: Subject) -> bool:
     """Whether the example is longer along its first axis, and only that one is mixed."""
     value = subject.inputs[subject.target]
-    if subject.kind in ("loss", "pooled") or (subject.batch, subject.tokens) != (0, 1):
-        return False
-    if not value.shape[0] > value.shape[1] > 1:
+    batch_first = subject.kind not in ("loss", "pooled") and (subject.batch, subject.tokens) == (
+        0,
+        1,
+    )
+    if not batch_first or not value.shape[0] > value.shape[1] > 1:
         return False
     inputs = subject.fresh(0)
     base = subject.run(inputs)
@@ -314,11 +298,6 @@ def _find_same(subject: Subject) -> None:
     """Inputs that are the same tensor are one source: the query, key and value of x."""
     first, *others = subject.sources
     value = subject.inputs[first]
-    same = [
-        name
-        for name in others
-        if subject.inputs[name] is value
-        or (subject.inputs[name].shape == value.shape and torch.equal(subject.inputs[name], value))
-    ]
-    if subject.kind == "attention" and same and len(same) == len(others):
-        subject.same = [first, *same]
+    same = all(torch.equal(subject.inputs[name], value) for name in others)
+    if subject.kind == "attention" and others and same:
+        subject.same = subject.sources

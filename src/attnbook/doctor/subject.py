@@ -18,6 +18,14 @@ from attnbook.doctor.manners import modules_in
 from attnbook.doctor.trace import Trace
 
 Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "pictures", "loss"]
+KINDS: dict[Kind, str] = {
+    "attention": "vectors → vectors",
+    "tokens": "ids → a row for each token",
+    "pooled": "tokens → a row for each sequence",
+    "encoder-decoder": "two sequences of ids → a row for each token",
+    "pictures": "pictures → vectors",
+    "loss": "ids → a loss",
+}
 Inputs = dict[str, Any]
 LABELS = ("labels", "label", "targets", "target", "y")
 DIFFERENT = 1e-5
@@ -26,43 +34,23 @@ DIFFERENT = 1e-5
 
 @dataclass
 class Subject:
-    """A module with a call of it.
-
-    Args:
-        module: what is called.
-        claims: what its author says.
-        inputs: the arguments of the example by name; what is in a list or a dictionary has the
-            name of the argument, a dot, and its number or key.
-        spec: how a call is put together from them: (arguments, keywords).
-        sources: names of the inputs that hold tokens: vectors, or ids.
-        kind: ``"attention"`` (vectors → vectors), ``"tokens"`` (ids → something for each token),
-            ``"pooled"`` (a row for each sequence), ``"encoder-decoder"`` (two sequences of ids),
-            ``"pictures"`` or ``"loss"`` (a number).
-        batch, tokens: the axes of the batch (``None`` without one) and of the tokens.
-        out_tokens: the axis of the output's tokens.
-        flat: the output is (batch × tokens, …).
-        which: which of the tensors that it returns is the output.
-        vocabularies: how many ids each source may have.
-        cut: what of the example is used, if it is not all.
-        same: the sources that are one tensor, if all are: x as query, key and value.
-        traces: what was observed in evaluation and in training.
-    """
+    """A module with a call of it."""
 
     module: Callable[..., Any]
     claims: Claims
-    inputs: Inputs
-    spec: TreeSpec
-    sources: list[str] = field(default_factory=list)
+    inputs: Inputs  # by name; of what is in a list or a dictionary: "argument.key"
+    spec: TreeSpec  # how a call is put together from them: (arguments, keywords)
+    sources: list[str] = field(default_factory=list)  # inputs that hold tokens: vectors, or ids
     kind: Kind = "attention"
-    batch: int | None = 0
-    tokens: int = 1
-    out_tokens: int = 1
-    flat: bool = False
-    which: int = 0
-    vocabularies: dict[str, int] = field(default_factory=dict)
-    cut: str = ""
-    same: list[str] = field(default_factory=list)
-    traces: dict[bool, Trace] = field(default_factory=dict)
+    batch: int | None = 0  # its axis, if there is one
+    tokens: int = 1  # their axis in the sources
+    out_tokens: int = 1  # their axis in the output
+    flat: bool = False  # the output is (batch × tokens, …)
+    which: int = 0  # of the tensors that it returns, the output
+    vocabularies: dict[str, int] = field(default_factory=dict)  # how many ids a source may have
+    cut: str = ""  # what of the example is used, if it is not all
+    same: list[str] = field(default_factory=list)  # sources that are one tensor, if all are
+    traces: dict[bool, Trace] = field(default_factory=dict)  # in evaluation, and in training
 
     # Calls.
 
@@ -122,15 +110,7 @@ class Subject:
     @property
     def description(self) -> str:
         """The kind of call, in words."""
-        kinds = {
-            "attention": "vectors → vectors",
-            "tokens": "ids → a row for each token",
-            "pooled": "tokens → a row for each sequence",
-            "encoder-decoder": "two sequences of ids → a row for each token",
-            "pictures": "pictures → vectors",
-            "loss": "ids → a loss",
-        }
-        return kinds[self.kind] + self.cut
+        return KINDS[self.kind] + self.cut
 
     @property
     def optional(self) -> list[str]:
@@ -313,39 +293,24 @@ def tensors_in(result: Any) -> list[Tensor]:
     """All tensors in tuples, lists, dictionaries and data classes, or that an object holds."""
     if isinstance(result, Tensor):
         return [result]
-    if isinstance(result, Mapping):
-        return [x for one in result.values() for x in _inside(one)]
-    if isinstance(result, list | tuple):
-        return [x for one in result for x in _inside(one)]
-    return [x for one in getattr(result, "__dict__", {}).values() for x in _inside(one)]
-
-
-def _inside(value: Any) -> list[Tensor]:
     known = (Tensor, Mapping, list, tuple)
-    return tensors_in(value) if isinstance(value, known) or is_dataclass(value) else []
+    held = result if isinstance(result, known) else getattr(result, "__dict__", {})
+    parts = list(held.values() if isinstance(held, Mapping) else held)
+    inside = [one for one in parts if isinstance(one, known) or is_dataclass(one)]
+    return [x for one in inside for x in tensors_in(one)]
 
 
 def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """The inputs with floats of another type."""
-
-    def one(x: Any) -> Any:
-        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    return {name: one(x) for name, x in inputs.items()}
+    floats = {n: x for n, x in inputs.items() if isinstance(x, Tensor) and x.is_floating_point()}
+    return {**inputs, **{name: x.to(dtype) for name, x in floats.items()}}
 
 
-def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
+def copied(inputs: Inputs) -> Inputs:
     """The same with copies of the tensors; what was one tensor is one copy."""
-    memo = {} if memo is None else memo
-    if isinstance(value, Tensor):
-        if id(value) not in memo:
-            memo[id(value)] = value.detach().clone()
-        return memo[id(value)]
-    if isinstance(value, dict):
-        return {k: copied(v, memo) for k, v in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(copied(v, memo) for v in value)
-    return value
+    tensors = {id(x): x for x in inputs.values() if isinstance(x, Tensor)}
+    copies = {key: x.detach().clone() for key, x in tensors.items()}
+    return {name: copies.get(id(x), x) for name, x in inputs.items()}
 
 
 @contextmanager

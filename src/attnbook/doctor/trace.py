@@ -5,7 +5,7 @@ so that one kind of observation serves every style of code.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
-SOFTMAXES = ("_softmax", "_safe_softmax", "exp")  # exp: of a softmax written by hand
+SOFTMAX = ("_softmax", "_safe_softmax")
+SOFTMAXES = (*SOFTMAX, "exp")  # exp: of a softmax written by hand
 MOVES = (
     *("view", "_unsafe_view", "reshape", "transpose", "t", "permute", "expand", "clone", "alias"),
     *("unsqueeze", "squeeze", "slice", "select", "detach", "_to_copy", "contiguous", "copy_"),
@@ -36,76 +34,52 @@ ON_WEIGHTS = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Node:
-    """One operation.
+    """One operation."""
 
-    Args:
-        index: its place in the trace.
-        name: of the operation, without its overload: ``"bmm"``.
-        args: what it was given: tensors as they were.
-        inputs: the nodes that made its tensors; ``None`` for a parameter or an argument.
-        outputs: what it gave, copied.
-        module: the name of the module that ran.
-        depends: whether its output depends on the call's inputs.
-        between: whether it is a product of two things that both do.
-    """
-
-    index: int
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    inputs: list[tuple["Node | None", Tensor]]
-    outputs: list[Tensor]
-    module: str
-    depends: bool
-    between: bool = False
+    index: int  # in the trace
+    name: str  # without its overload: "bmm"
+    args: tuple[Any, ...]  # tensors as they were
+    inputs: list[tuple["Node | None", Tensor]]  # what made each; None: a parameter, an argument
+    outputs: list[Tensor]  # copies
+    module: str  # the name of the one that ran
+    depends: bool  # its output depends on the call's inputs
+    between: bool  # it is a product of two things that both do
     users: list["Node"] = field(default_factory=list)
 
-    def __repr__(self) -> str:
-        """For looking at a trace."""
-        shapes = [tuple(x.shape) for x in self.outputs]
-        return f"{self.index} {self.name} {shapes} in {self.module}"
+    @property
+    def makers(self) -> list["Node | None"]:
+        """The nodes that made its tensors."""
+        return [node for node, _ in self.inputs]
+
+
+Sides = tuple[Tensor, Tensor, Tensor, Node | None]
+"""Of the product with the values: weights, values, what it gave, and what made the values."""
 
 
 @dataclass
 class Attention:
-    """A softmax, the product before it and the product after it.
+    """A softmax, the product before it and the product after it; n is batch × heads."""
 
-    Args:
-        query, key: (n, queries, d) and (n, keys, d), as they are multiplied; n is batch × heads.
-        products: their products, (n, queries, keys).
-        logits: what the softmax is of, in the same layout; ``None`` if it could not be matched.
-        softmax: what it gave, in the same layout.
-        weights: what multiplies the values, (n, queries, keys).
-        value, context: (n, keys, d_value) and (n, queries, d_value).
-        score_node, softmax_node, context_node: where they are in the trace.
-        query_node, key_node, value_node: what made them.
-    """
-
-    query: Tensor
-    key: Tensor
-    products: Tensor
-    logits: Tensor | None
-    softmax: Tensor
-    weights: Tensor
-    value: Tensor
-    context: Tensor
+    query: Tensor  # (n, queries, d), as it is multiplied
+    key: Tensor  # (n, keys, d)
+    products: Tensor  # of both, (n, queries, keys)
+    logits: Tensor | None  # what the softmax is of, in that layout; None if it can't be matched
+    softmax: Tensor  # what it gave, in that layout
+    weights: Tensor  # what multiplies the values, (n, queries, keys)
+    value: Tensor  # (n, keys, d_value)
+    context: Tensor  # (n, queries, d_value)
     score_node: Node
     softmax_node: Node
     context_node: Node
-    query_node: Node | None
+    query_node: Node | None  # what made the query
     key_node: Node | None
     value_node: Node | None
 
 
 class Trace(TorchDispatchMode):
-    """Notes every tensor operation of a call.
-
-    Args:
-        sources: the tensors that the call is about.
-        silenced: what these operations give is replaced by zeros.
-    """
+    """Notes every tensor operation of a call; what those silenced give is replaced by zeros."""
 
     def __init__(self, sources: list[Tensor], silenced: Collection[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -117,6 +91,11 @@ class Trace(TorchDispatchMode):
         self._held: list[Any] = list(sources)  # no id is used twice
         self._running: list[tuple[nn.Module, str]] = []
         self._names: dict[nn.Module, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, for seconds, to keep it out of the trace."""
+        return False
 
     def __enter__(self) -> "Trace":
         self._hooks = [
@@ -155,17 +134,10 @@ class Trace(TorchDispatchMode):
             for x in outputs:
                 x.zero_()
         running = self._running[-1][1] if self._running else ""
-        node = Node(
-            len(self.nodes),
-            name,
-            kept,
-            kwargs,
-            inputs,
-            [x.detach().clone() for x in outputs],
-            running,
-            any(follow),
-            name in PRODUCTS and all(follow[-2:]),
-        )
+        between = name in PRODUCTS and all(follow[-2:])
+        copies = [x.detach().clone() for x in outputs]
+        index, depends = len(self.nodes), any(follow)
+        node = Node(index, name, kept, inputs, copies, running, depends, between)
         for producer, _ in inputs:
             if producer is not None:
                 producer.users.append(node)
@@ -176,9 +148,7 @@ class Trace(TorchDispatchMode):
 
     def _kept(self, x: Any, name: str) -> Any:
         """What may be written into later is copied where its values are needed."""
-        wanted = (
-            name in PRODUCTS or name in SOFTMAXES or name in ("_log_softmax", "nll_loss_forward")
-        )
+        wanted = name in (*PRODUCTS, *SOFTMAXES, "_log_softmax", "nll_loss_forward")
         return x.detach().clone() if wanted and isinstance(x, Tensor) else x
 
     def of(self, *names: str) -> list[Node]:
@@ -192,32 +162,29 @@ class Trace(TorchDispatchMode):
         return [x for x in found if x is not None]
 
 
-def back(node: Node | None, through: tuple[str, ...], until: tuple[str, ...]) -> Node | None:
-    """The nearest node before this one of a kind, if all between are of other kinds."""
-    queue, seen = [node], set()
+def walk(
+    start: Iterable[Node | None], onward: Callable[[Node], Iterable[Node | None]]
+) -> Iterator[Node]:
+    """Each node once, the nearest first; ``onward`` says which come after one."""
+    queue, seen = list(start), set()
     while queue:
         node = queue.pop(0)
-        if node is None or node.index in seen:
-            continue
-        seen.add(node.index)
-        if node.name in until:
-            return node
-        if node.name in through:
-            queue += [n for n, _ in node.inputs]
-    return None
+        if node is not None and node.index not in seen:
+            seen.add(node.index)
+            yield node
+            queue += onward(node)
+
+
+def back(node: Node | None, through: tuple[str, ...], until: tuple[str, ...]) -> Node | None:
+    """The nearest node before this one of a kind, if all between are of other kinds."""
+    before = walk([node], lambda n: n.makers if n.name in through else [])
+    return next((n for n in before if n.name in until), None)
 
 
 def ahead(node: Node, through: tuple[str, ...]) -> Iterator[tuple[Node, Node]]:
     """Products that use what comes out of a node, each with the node that it uses."""
-    queue, seen = [node], {node.index}
-    while queue:
-        now = queue.pop(0)
-        for user in now.users:
-            if user.name in PRODUCTS:
-                yield user, now
-            elif user.name in through and user.index not in seen:
-                seen.add(user.index)
-                queue.append(user)
+    for now in walk([node], lambda n: [user for user in n.users if user.name in through]):
+        yield from ((user, now) for user in now.users if user.name in PRODUCTS)
 
 
 def _attention(softmax: Node) -> Attention | None:
@@ -228,15 +195,14 @@ def _attention(softmax: Node) -> Attention | None:
     for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *dropout)):
         sides = _sides(context, used) if context.between else None
         if sides is not None and math.prod(sides[0].shape) == softmax.outputs[0].numel():
-            return _assemble(softmax, score, context, *sides)
+            return _assemble(softmax, score, context, sides)
     return None
 
 
-def _sides(context: Node, used: Node) -> tuple[Tensor, Tensor, Tensor, Node | None] | None:
-    """Weights (n, queries, keys), values, context, and what made the values."""
+def _sides(context: Node, used: Node) -> Sides | None:
     a, b = factors(context)
     out = _batched(context.outputs[0])
-    nodes = [n for n, _ in context.inputs][-2:]
+    nodes = context.makers[-2:]
     if nodes[0] is used:
         return a, b, out, nodes[1]
     if nodes[1] is used:
@@ -255,15 +221,8 @@ def _batched(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x[None]
 
 
-def _assemble(
-    softmax: Node,
-    score: Node,
-    context: Node,
-    weights: Tensor,
-    value: Tensor,
-    out: Tensor,
-    value_node: Node | None,
-) -> Attention | None:
+def _assemble(softmax: Node, score: Node, context: Node, sides: Sides) -> Attention:
+    weights, value, out, value_node = sides
     given, gave = softmax.args[0], softmax.outputs[0]
     shape = weights.shape
     a, b = factors(score)
@@ -282,38 +241,17 @@ def _assemble(
         if off < best - 1e-6:
             best, layout = off, move
     if best == math.inf:  # a softmax of another shape
-
-        def layout(x: Tensor) -> Tensor:
-            return x.reshape(shape)
-
+        layout = partial(torch.reshape, shape=shape)
     soft = layout(gave).reshape(shape) if softmax.name != "exp" else weights
     logits = layout(given).reshape(shape)
     products = a @ b  # baddbmm gives more than that
     query, key = a, b.mT
-    nodes = [n for n, _ in score.inputs][-2:]
-    if products.numel() == logits.numel():
-        flipped = products.shape != shape or _unlike(products.mT, logits) < _unlike(
-            products, logits
-        )
-        if flipped and products.mT.shape == shape:
-            products, query, key, nodes = products.mT, key, query, nodes[::-1]
-    aligned = products.shape == shape
-    return Attention(
-        query,
-        key,
-        products,
-        logits if aligned else None,
-        soft,
-        weights,
-        value,
-        out,
-        score,
-        softmax,
-        context,
-        nodes[0],
-        nodes[1],
-        value_node,
-    )
+    nodes = score.makers[-2:]
+    if products.mT.shape == shape and _unlike(products.mT, logits) < _unlike(products, logits):
+        products, query, key, nodes = products.mT, key, query, nodes[::-1]
+    matched = logits if products.shape == shape else None
+    tensors = (query, key, products, matched, soft, weights, value, out)
+    return Attention(*tensors, score, softmax, context, nodes[0], nodes[1], value_node)
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -334,38 +272,23 @@ def _unlike(products: Tensor, logits: Tensor) -> float:
 
 def between(node: Node | None, first: Node) -> set[str]:
     """Names of the operations on the way from one node to a later one."""
-    queue, seen, names = [node], set(), set()
-    while queue:
-        now = queue.pop()
-        if now is None or now is first or now.index in seen or now.index < first.index:
-            continue
-        seen.add(now.index)
-        names.add(now.name)
-        queue += [n for n, _ in now.inputs]
-    return names
+    nodes = walk([node], lambda n: n.makers if n.index > first.index else [])
+    return {n.name for n in nodes if n.index > first.index}
 
 
 def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[float] | None:
-    """The numbers by which what a node gives was multiplied; ``None`` if one is a parameter.
-
-    Walks back to the last matrix product, norm or embedding, the nearest number first.
-    """
-    numbers = []
+    """The numbers that it was multiplied by since a product or norm; ``None`` if by a parameter."""
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
-    queue, seen = [node], set()
-    while queue:
-        node = queue.pop()
-        if node is None or node.index in seen or not node.depends or node.name in (*stop, *norms):
-            continue
-        seen.add(node.index)
-        if node.name.rstrip("_") in ("mul", "div"):
-            number, fixed = scalar(node)
-            if not fixed:
-                return None
-            if number is not None:
-                numbers.append(number)
-        queue += [n for n, _ in node.inputs]
-    return numbers
+
+    def inside(node: Node) -> bool:
+        return node.depends and node.name not in (*stop, *norms)
+
+    found = [
+        scalar(n)
+        for n in walk([node], lambda n: n.makers if inside(n) else [])
+        if inside(n) and n.name.rstrip("_") in ("mul", "div")
+    ]
+    return [x for x, _ in found if x is not None] if all(fixed for _, fixed in found) else None
 
 
 def scalar(node: Node) -> tuple[float | None, bool]:

@@ -1,43 +1,19 @@
-"""What every right module keeps, tried by changing its inputs.
+"""What every right module keeps, tried by changing its inputs."""
 
-Each check takes a :class:`Subject` and yields findings, or what it could not judge.
-"""
-
-from attnbook.doctor.invariants.cached import cache
-from attnbook.doctor.invariants.calls import (
-    deterministic,
-    finite,
-    half_precision,
-    memory,
-    untouched,
-)
-from attnbook.doctor.invariants.learning import dropout, gradients, train_and_eval
-from attnbook.doctor.invariants.padded import empty_rows, padding
-from attnbook.doctor.invariants.reach import (
-    batch,
-    future,
-    mixing,
-    order,
-    order_of_sequences,
-    prefix,
-)
-
-__all__ = [
-    "batch",
-    "cache",
-    "deterministic",
-    "dropout",
-    "empty_rows",
-    "finite",
-    "future",
-    "gradients",
-    "half_precision",
-    "memory",
-    "mixing",
-    "order",
-    "order_of_sequences",
-    "padding",
-    "prefix",
-    "train_and_eval",
-    "untouched",
-]
+from attnbook.doctor.invariants.cached import cache as cache
+from attnbook.doctor.invariants.calls import deterministic as deterministic
+from attnbook.doctor.invariants.calls import finite as finite
+from attnbook.doctor.invariants.calls import half_precision as half_precision
+from attnbook.doctor.invariants.calls import memory as memory
+from attnbook.doctor.invariants.calls import untouched as untouched
+from attnbook.doctor.invariants.learning import dropout as dropout
+from attnbook.doctor.invariants.learning import gradients as gradients
+from attnbook.doctor.invariants.learning import train_and_eval as train_and_eval
+from attnbook.doctor.invariants.padded import empty_rows as empty_rows
+from attnbook.doctor.invariants.padded import padding as padding
+from attnbook.doctor.invariants.reach import batch as batch
+from attnbook.doctor.invariants.reach import future as future
+from attnbook.doctor.invariants.reach import mixing as mixing
+from attnbook.doctor.invariants.reach import order as order
+from attnbook.doctor.invariants.reach import order_of_sequences as order_of_sequences
+from attnbook.doctor.invariants.reach import prefix as prefix

@@ -34,15 +34,11 @@ def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
         off[name] = float(changed(subject.by_token(subject.run(inputs)), outs[name]).max())
     wrong = {name: x for name, x in off.items() if not x <= TOLERANCE}
     if wrong:
-        yield finding(
-            "error",
-            "cache",
-            _cause(subject, step, subject.fresh(0), list(wrong), outs["token after token"]),
-            "called it with a cache: token after token, and in pieces",
-            "outputs differ from the full pass by "
-            + ", ".join(f"{x:.1e} ({name})" for name, x in wrong.items()),
-            "the same outputs",
-        )
+        cause = _cause(subject, step, subject.fresh(0), list(wrong), outs["token after token"])
+        done = "called it with a cache: token after token, and in pieces"
+        by = ", ".join(f"{x:.1e} ({name})" for name, x in wrong.items())
+        found = f"outputs differ from the full pass by {by}"
+        yield finding("error", "cache", cause, done, found, "the same outputs")
 
 
 def _past_key_values(module: Any, new: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -64,29 +60,22 @@ def _in_pieces(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) -
 def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs: Tensor) -> str:
     if wrong == ["a second sequence"]:
         return "remembers the last call"
-    if "token after token" not in wrong:
-        return _in_a_chunk(subject, step, inputs)
+    n, one = subject.n_tokens, [1] * subject.n_tokens
+    if "token after token" not in wrong:  # the first of a chunk sees its last, or not the past
+        if _reaches(subject, step, inputs, n - 1, [n - 3, 3], n - 3):
+            return "chunks see their future"
+        past = _reaches(subject, step, inputs, n - 4, [n - 3, 3], n - 3)
+        return "cached differs from full" if past else "chunks do not see the cache"
     last = inputs[subject.target].narrow(subject.tokens, subject.n_tokens - 1, 1)
     names = subject.same or [subject.target]
     single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, last)}))
     alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
-    n, one = subject.n_tokens, [1] * subject.n_tokens
     if alone or not _reaches(subject, step, inputs, 0, one, -1):
         return "the cache is not attended to"
     if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
         return "mask at the upper left"
     if locate.has_positions(subject):
         return "positions restart with the cache"
-    return "cached differs from full"
-
-
-def _in_a_chunk(subject: Subject, step: Step, inputs: Inputs) -> str:
-    """What goes wrong in a chunk after others: its first token sees its last, or not the past."""
-    n = subject.n_tokens
-    if _reaches(subject, step, inputs, n - 1, [n - 3, 3], n - 3):
-        return "chunks see their future"
-    if not _reaches(subject, step, inputs, n - 4, [n - 3, 3], n - 3):
-        return "chunks do not see the cache"
     return "cached differs from full"
 
 

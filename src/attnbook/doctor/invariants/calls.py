@@ -12,10 +12,9 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.padded import padded
 from attnbook.doctor.masking import block
 from attnbook.doctor.modes import random_operations
-from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied
-
-Results = Iterator[Finding | NotJudged]
 
 
 def finite(subject: Subject) -> Results:
@@ -27,19 +26,16 @@ def finite(subject: Subject) -> Results:
         if output.isfinite().all():
             continue
         bad = int((~output.isfinite()).sum())
-        given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
         patterns = [locate.pattern(s) for s in locate.supports(subject)]
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
         later = "strictly later" in patterns
-        yield finding(
-            "error" if scale == 1 else "warning",
-            "finite",
-            "mask of wrong polarity" if later or locate.all_closed(subject) else cause,
-            f"called it with {given}{' 40 times as long' if scale > 1 else ''}",
-            f"{bad} of {output.numel()} numbers are NaN or infinite",
-            "numbers",
-        )
+        cause = "mask of wrong polarity" if later or locate.all_closed(subject) else cause
+        level: Level = "error" if scale == 1 else "warning"
+        given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
+        done = f"called it with {given}" + " 40 times as long" * (scale > 1)
+        found = f"{bad} of {output.numel()} numbers are NaN or infinite"
+        yield finding(level, "finite", cause, done, found, "numbers")
         return
 
 
@@ -48,56 +44,54 @@ def deterministic(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     one, again, other = (subject.run(inputs, seed=seed) for seed in (0, 0, 1))
     if not differ(one, again) and differ(one, other):
-        yield finding(
-            "error",
-            "evaluation is deterministic",
-            "random in evaluation",
-            "called it twice in evaluation",
-            f"outputs differ; {random_operations(subject)}",
-            "the same outputs",
-        )
+        check, cause = "evaluation is deterministic", "random in evaluation"
+        found = f"outputs differ; {random_operations(subject)}"
+        done = "called it twice in evaluation"
+        yield finding("error", check, cause, done, found, "the same outputs")
 
 
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
-    inputs, other = subject.fresh(0), subject.fresh(1)
+    inputs, between = subject.fresh(0), {"another one": subject.fresh(1)}
+    if subject.kind not in ("loss", "encoder-decoder"):
+        half = max(1, subject.n_tokens // 2)
+        between["a shorter one"] = subject.sliced(between["another one"], half)
     first = subject.run(inputs)
-    subject.run(other)
-    found = "the third call differs from the first" if differ(first, subject.run(inputs)) else ""
-    done = "called it with one input, another one, and the first again"
-    if not found and subject.kind not in ("loss", "encoder-decoder"):
-        shorter = subject.sliced(other, max(1, subject.n_tokens // 2))
-        done = "called it with one input, a shorter one, and the first again"
-        found = _after_shorter(subject, first, inputs, shorter)
-    if found:
-        yield finding(
-            "error",
-            "calls are independent",
-            "remembers the last call",
-            done,
-            found,
-            "the same outputs",
-        )
-
-
-def _after_shorter(subject: Subject, first: Tensor, inputs: Inputs, shorter: Inputs) -> str:
-    try:
-        short = subject.run(shorter)
-    except Exception:  # it takes one length only
-        return ""
-    try:
-        again = subject.run(inputs)
-    except Exception as error:
-        return f"the third call raised {type(error).__name__}: {error}"
-    if differ(first, again):
-        return "the third call differs from the first"
-    return "the second call differs when repeated" if differ(short, subject.run(shorter)) else ""
+    for name, other in between.items():
+        try:
+            second = subject.run(other)
+        except Exception:  # it takes one length only
+            return
+        found = ""
+        try:
+            if differ(first, subject.run(inputs)):
+                found = "the third call differs from the first"
+            elif differ(second, subject.run(other)):
+                found = "the second call differs when repeated"
+        except Exception as error:
+            found = f"the third call raised {type(error).__name__}: {error}"
+        if found:
+            check, cause = "calls are independent", "remembers the last call"
+            done = f"called it with one input, {name}, and the first again"
+            yield finding("error", check, cause, done, found, "the same outputs")
+            return
 
 
 def untouched(subject: Subject) -> Results:
     """Arguments and buffers are as before."""
+    buffers = {f"the buffer {n}": b for m in subject.modules for n, b in m.named_buffers()}
     for inputs in (subject.fresh(0), *_all_ids(subject)):
-        yield from _touched(subject, inputs)
+        given = copied(inputs)
+        held = {k: v for k, v in {**given, **buffers}.items() if isinstance(v, Tensor)}
+        before = copied(held)
+        with torch.no_grad():
+            subject.apply(given)
+        for name in (n for n, x in held.items() if differ(x, before[n])):
+            cause = "changes its arguments" if name in given else "changes its buffers"
+            level: Level = "error" if name in given else "warning"
+            done, found = "called it in evaluation", f"{name} was changed"
+            yield finding(level, "arguments untouched", cause, done, found, "it stays as it was")
+            return
 
 
 def _all_ids(subject: Subject) -> Iterator[Inputs]:
@@ -109,36 +103,6 @@ def _all_ids(subject: Subject) -> Iterator[Inputs]:
     for start in range(0, min(size, 10 * ids.numel()), ids.numel()):
         new = (start + torch.arange(ids.numel())) % size
         yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
-
-
-def _touched(subject: Subject, inputs: Inputs) -> Results:
-    given = copied(inputs)
-    arguments = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    buffers = {n: b for m in subject.modules for n, b in m.named_buffers()}
-    before = [{k: v.clone() for k, v in x.items()} for x in (arguments, buffers)]
-    with torch.no_grad():
-        subject.apply(given)
-    for name, value in arguments.items():
-        if differ(value, before[0][name]):
-            yield finding(
-                "error",
-                "arguments untouched",
-                "changes its arguments",
-                "called it, and compared its arguments with those before",
-                f"{name} was changed",
-                "arguments stay the same",
-            )
-    for name, value in buffers.items():
-        if differ(value, before[1][name]):
-            yield finding(
-                "warning",
-                "arguments untouched",
-                "changes its buffers",
-                "called it in evaluation",
-                f"the buffer {name} was changed",
-                "buffers stay the same",
-            )
-            return
 
 
 def half_precision(subject: Subject) -> Results:
@@ -165,14 +129,9 @@ def half_precision(subject: Subject) -> Results:
                 yield NotJudged("half precision", why.partition("\n")[0][:120])
                 return
         if wrong:
-            yield finding(
-                "error" if subject.claims.half else "note",
-                "half precision",
-                "not in half precision",
-                f"called it in {dtype}",
-                found,
-                "nearly the same outputs",
-            )
+            level: Level = "error" if subject.claims.half else "note"
+            cause, right = "not in half precision", "nearly the same outputs"
+            yield finding(level, "half precision", cause, f"called it in {dtype}", found, right)
             return
 
 

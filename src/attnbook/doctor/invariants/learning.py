@@ -1,30 +1,39 @@
 """Training differs from evaluation by dropout only, and every parameter learns."""
 
 import re
-from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
 from attnbook.doctor.modes import no_dropout
-from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
+from attnbook.doctor.trace import MOVES, ON_LOGITS, SOFTMAX, Node, back, walk
 
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
-Results = Iterator[Finding | NotJudged]
+USUAL = re.compile(
+    r"(^|[._])(w?_?[qkvo]|query|key|value|out|output|(c|q|k|v|o|out|output)_?proj|proj|to_[qkv]|"
+    r"to_out|fc_out|outs|(final_)?(layer_?)?norm_?(f|\d)?|ln_?(f|\d)?)(\.|$)",
+    re.IGNORECASE,
+)
+"""Names of the matrices and norms that every block has."""
 
 
 def train_and_eval(subject: Subject) -> Results:
     """Training and evaluation differ by dropout only."""
     inputs = subject.fresh(0)
-    evaluated = subject.run(inputs)
+    evaluated, here = subject.run(inputs), locate.inside(subject)
     with subject.mode(training=True), no_dropout():
         trained, again = subject.run(inputs, seed=0), subject.run(inputs, seed=1)
-        patterns = locate.inside(subject)
+        patterns = locate.inside(subject), here
     if trained.shape != evaluated.shape or differ(trained, again):
         yield NotJudged("train = eval", "training is random without dropout, too")
         return
@@ -33,22 +42,17 @@ def train_and_eval(subject: Subject) -> Results:
         return
     names = {type(m).__name__ for part in subject.modules for m in part.modules()}
     norms = sorted(name for name in names if "BatchNorm" in name)
-    here = locate.inside(subject)
-    cause = "training differs from evaluation"
-    if patterns == "causal" and here == "all":
-        cause = "mask only in training"
-    elif patterns == "all" and here == "causal":
-        cause = "mask only in evaluation"
+    causes = {
+        ("causal", "all"): "mask only in training",
+        ("all", "causal"): "mask only in evaluation",
+    }
+    cause = causes.get(patterns, "training differs from evaluation")
     if norms and subject.claims.causal:
         cause = "statistic over the batch"  # in training it sees the future
-    yield finding(
-        "warning" if norms and not subject.claims.causal else "error",
-        "train = eval",
-        cause,
-        "called it in training with dropout taken out, and in evaluation",
-        f"outputs differ by {off:.1e}" + (f"; it has a {norms[0]}" if norms else ""),
-        "the same outputs",
-    )
+    level: Level = "warning" if norms and not subject.claims.causal else "error"
+    done = "called it in training with dropout taken out, and in evaluation"
+    found = f"outputs differ by {off:.1e}" + (f"; it has a {norms[0]}" if norms else "")
+    yield finding(level, "train = eval", cause, done, found, "the same outputs")
 
 
 def dropout(subject: Subject) -> Results:
@@ -60,54 +64,46 @@ def dropout(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     with subject.mode(training=True):
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
-        seen = locate.dropouts(subject, inputs)
+        dropped = subject.trace(inputs).of("native_dropout", "bernoulli_")
     if not differ(*outputs):
         if claimed or rate > 0:
-            yield finding(
-                "error" if claimed else "warning",
-                "dropout",
-                "no dropout in training",
-                "called it twice in training",
-                "the same outputs",
-                f"different outputs, with dropout of {claimed or rate}",
-            )
+            level: Level = "error" if claimed else "warning"
+            done, right = "called it twice in training", f"dropout of {claimed or rate}"
+            cause, found = "no dropout in training", "the same outputs"
+            yield finding(level, "dropout", cause, done, found, f"different ones, with {right}")
         elif claimed is None:
             yield NotJudged("dropout", "whether it should have any", "dropout=0.1")
         return
-    others = sorted({round(p, 4) for p, _ in seen if claimed and abs(p - claimed) > 1e-6})
+    done = "observed dropout in training"
+    rates = {abs(float(n.args[1]) - (n.name == "bernoulli_")) for n in dropped}  # that one keeps
+    others = sorted(round(p, 4) for p in rates if claimed and abs(p - claimed) > 1e-6)
     if claimed and others:
-        yield finding(
-            "error" if abs(others[0] - (1 - claimed)) < 1e-6 else "warning",
-            "dropout",
-            "other dropout",
-            "observed dropout in training",
-            f"it drops with probability {others}",
-            f"{claimed}",
-        )
-    if any(where == "logits" for _, where in seen):
-        yield finding(
-            "error",
-            "dropout",
-            "dropout before the softmax",
-            "observed dropout in training",
-            "logits are set to zero, which still gives weight",
-            "weights are dropped, after the softmax",
-        )
+        level = "error" if abs(others[0] - (1 - claimed)) < 1e-6 else "warning"
+        found = f"it drops with probability {others}"
+        yield finding(level, "dropout", "other dropout", done, found, f"{claimed}")
+    if any(map(_on_logits, dropped)):
+        cause, found = "dropout before the softmax", "logits are set to zero, and still get weight"
+        yield finding("error", "dropout", cause, done, found, "weights are, after the softmax")
+
+
+def _on_logits(dropped: Node) -> bool:
+    """Whether it goes into the softmax of an attention."""
+    through = (*MOVES, *ON_LOGITS)
+    later = walk(dropped.users, lambda n: n.users if n.name in through else [])
+    softmax = next((n for n in later if n.name in SOFTMAX), None)
+    score = softmax and back(softmax.makers[0], (*through, "bernoulli_"), ("bmm", "mm"))
+    return score is not None and score.between
 
 
 def gradients(subject: Subject) -> Results:
     """Every parameter gets a gradient."""
     inputs = subject.fresh(0)
-    used, running, foreign = locate.used_parameters(subject, inputs)
+    used, running, foreign = _used_parameters(subject, inputs)
     if foreign:
-        yield finding(
-            "error",
-            "gradients",
-            "parameter not registered",
-            "observed which parameters the call uses",
-            f"one of shape {foreign[0]} is not among module.parameters()",
-            "an optimizer is given every parameter",
-        )
+        done = "observed which parameters the call uses"
+        found = f"one of shape {foreign[0]} is not among module.parameters()"
+        cause, right = "parameter not registered", "an optimizer is given every parameter"
+        yield finding("error", "gradients", cause, done, found, right)
     parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad}
     if not _backpropagate(subject, inputs, list(parameters.values())):
         if parameters:
@@ -115,43 +111,67 @@ def gradients(subject: Subject) -> Results:
         return
     without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
     without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
+    any_layer = partial(re.sub, r"\d+", "0")
+    live = {any_layer(n) for n in parameters if n not in without}
     dead = [n for n in without if n in used and not n.endswith("bias")]
-    live = {_any_layer(n) for n in parameters if n not in without}
-    zero = [n for n in dead if parameters[n].grad is not None and _any_layer(n) in live]
-    dead = [n for n in dead if n not in zero or locate.USUAL.search(n)]
+    zero = [n for n in dead if parameters[n].grad is not None and any_layer(n) in live]
+    dead = [n for n in dead if n not in zero or USUAL.search(n)]
     unused = [n for n in without if n not in used]
-    inside = [n for n in unused if locate.should_run(n, running)]
+    inside = [n for n in unused if _should_run(n, running)]
     if any(MEMORY.search(name) for name in subject.optional):
         inside = []  # cross-attention to what the example leaves out
     alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
     if dead and not alone:
+        done = "backpropagated a random mixture of the outputs"
+        found = f"{_listed(dead)} computed something and got no gradient"
+        cause, right = "parameter without gradient", "a gradient, other than for key biases"
         # Zeros may cancel, as where several streams start equal.
-        sure = any(
-            (p := parameters[n]).grad is None or _part_without(p) or locate.USUAL.search(n)
-            for n in dead
-        )
-        yield finding(
-            "error" if sure else "warning",
-            "gradients",
-            "parameter without gradient",
-            "backpropagated a random mixture of the outputs",
-            f"{_listed(dead)} computed something and got no gradient",
-            "a gradient, other than for key biases",
-        )
+        dead_ones = [(n, parameters[n]) for n in dead]
+        sure = any(p.grad is None or _part_without(p) or USUAL.search(n) for n, p in dead_ones)
+        yield finding("error" if sure else "warning", "gradients", cause, done, found, right)
     if unused:
-        yield finding(
-            "error" if inside else "warning",
-            "gradients",
-            "parameter not used",
-            "observed which parameters the call uses",
-            f"{_listed(inside or unused)} took no part"
-            + (", though what it belongs to did" if inside else ""),
-            "every parameter takes part, unless it is for another task",
-        )
+        level: Level = "error" if inside else "warning"
+        done = "observed which parameters the call uses"
+        found = f"{_listed(inside or unused)} took no part"
+        found += ", though what it belongs to did" if inside else ""
+        right = "every parameter takes part, unless it is for another task"
+        yield finding(level, "gradients", "parameter not used", done, found, right)
 
 
-def _any_layer(name: str) -> str:
-    return re.sub(r"\d+", "0", name)
+def _used_parameters(
+    subject: Subject, inputs: Inputs
+) -> tuple[set[str], set[str], list[tuple[int, ...]]]:
+    """Names of the parameters that a call uses, and of the modules that run; foreign parameters."""
+    ran: set[nn.Module] = set()
+
+    def note(module: nn.Module, _: Any) -> None:
+        ran.add(module)
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        trace = subject.trace(inputs)
+    finally:
+        hook.remove()
+    given = {id(x): x for node in trace.nodes for _, x in node.inputs}
+    named = [x for m in subject.modules for x in m.named_parameters(remove_duplicate=False)]
+    known = {id(p) for _, p in named} | {id(b) for m in subject.modules for b in m.buffers()}
+    foreign = [x for i, x in given.items() if isinstance(x, nn.Parameter) and i not in known]
+    running = {n for m in subject.modules for n, part in m.named_modules() if part in ran}
+    used = {name for name, parameter in named if id(parameter) in given}
+    return used, running, [tuple(x.shape) for x in foreign]
+
+
+def _should_run(name: str, running: set[str]) -> bool:
+    """Whether an unused parameter is of a list of which others run, or what every block has."""
+    words = name.split(".")
+    for depth in range(len(words) - 1, 0, -1):
+        around = ".".join(words[: depth - 1])
+        if words[depth - 1].isdigit() and ".".join(words[:depth]) not in running:
+            return any(n.startswith(f"{around}.") for n in running)
+        if ".".join(words[:depth]) in running:
+            break
+    around = ".".join(words[:-2])  # what never ran is for another setting
+    return around in running and bool(USUAL.search(".".join(words[-2:])))
 
 
 def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Parameter]) -> bool:
@@ -178,9 +198,7 @@ def _part_without(parameter: nn.Parameter) -> bool:
     if parameter.dim() == 3:
         return len(parameter) == 3 and any(not part.any() for part in parameter.grad)
     wide = parameter.grad if parameter.shape[0] > parameter.shape[1] else parameter.grad.T
-    if len(wide) != 3 * wide.shape[1]:
-        return False
-    return any(not part.any() for part in wide.chunk(3))
+    return len(wide) == 3 * wide.shape[1] and any(not part.any() for part in wide.chunk(3))
 
 
 def _listed(names: list[str]) -> str:

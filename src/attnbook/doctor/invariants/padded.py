@@ -7,14 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
+from attnbook.doctor.invariants.leaks import padding_leak
 from attnbook.doctor.masking import block, mask_inputs
+from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.trace import SOFTMAX
 
-Results = Iterator[Finding | NotJudged]
 MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
 MEANINGS = (
     *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
@@ -23,10 +24,8 @@ MEANINGS = (
 )
 SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
 SURE = (
-    "mask of another sequence",
-    "mask on the queries",
-    "masked with a finite number",
-    "mask added as a number",
+    *("mask of another sequence", "mask on the queries"),
+    *("masked with a finite number", "mask added as a number"),
 )
 """What no mistake about the meaning of a mask looks like; the first is the surest."""
 
@@ -57,34 +56,26 @@ def padded(subject: Subject) -> list[str]:
 
 
 def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """What is no padding: all but the last tokens; with a hole, too; all but the first tokens.
-
-    In a causal module, real tokens never attend to padding at the end, but to what is before them.
-    """
+    """What is not padding: padding is last; then in between and first, where all attend to it."""
     length = subject.length(name)
     allowed = torch.ones(subject.n_sequences, length, dtype=torch.bool)
     for sequence in range(subject.n_sequences):
         allowed[sequence, length - 1 - sequence % 2 :] = False  # the last one, the last two
     yield allowed
-    if subject.claims.mask is not None and not _counts(subject, name, allowed):
-        with_hole = allowed.clone()
-        with_hole[:, 1] = False
+    with_hole = allowed.clone()
+    with_hole[:, 1] = False
+    if subject.claims.mask is not None and not _counts(subject, name, allowed, with_hole):
         yield with_hole
         if subject.is_self:  # what is pooled may be the first token
             yield allowed.flip(1)
 
 
-def _counts(subject: Subject, name: str, allowed: Tensor) -> bool:
+def _counts(subject: Subject, name: str, allowed: Tensor, with_hole: Tensor) -> bool:
     """Whether only the number of tokens in a mask counts: it is made to lengths."""
-    with_hole = allowed.clone()
-    with_hole[:, 1] = False
-    shorter = allowed & allowed.roll(-1, 1)
-    outs = [
-        subject.by_token(subject.run(block(subject, subject.fresh(0), name, x)))
-        for x in (with_hole, shorter, allowed)
-    ]
-    same, other = (float(changed(outs[0], x).max()) for x in outs[1:])
-    return same <= DIFFERENT < other
+    masks = (with_hole, allowed & allowed.roll(-1, 1), allowed)
+    given = (block(subject, subject.fresh(0), name, mask) for mask in masks)
+    hole, shorter, whole = (subject.by_token(subject.run(x)) for x in given)
+    return float(changed(hole, shorter).max()) <= DIFFERENT < float(changed(hole, whole).max())
 
 
 def _guessed(subject: Subject) -> Results:
@@ -144,7 +135,7 @@ def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
 def _finding(
     subject: Subject, name: str, inputs: Inputs, allowed: Tensor, done: str, off: float
 ) -> Finding:
-    cause, where = locate.padding_leak(subject, name, inputs, allowed)
+    cause, where = padding_leak(subject, name, inputs, allowed)
     same = torch.equal(subject.run(inputs), subject.run(subject.fresh(0)))
     if same and subject.claims.padding_id is None:
         used = _reaches_weights(subject, inputs)
@@ -158,7 +149,7 @@ def _reaches_weights(subject: Subject, inputs: Inputs) -> bool:
     """Whether the softmax depends on the mask, be it by nothing but rounding."""
     assert subject.claims.mask is not None
     trace = replace(subject, sources=[str(subject.claims.mask.argument)]).trace(inputs)
-    return any(node.depends for node in trace.of("_softmax", "_safe_softmax"))
+    return any(node.depends for node in trace.of(*SOFTMAX))
 
 
 def _alone(
@@ -184,23 +175,11 @@ def empty_rows(subject: Subject) -> Results:
     inputs, n, queries = subject.fresh(0), subject.length(padded(subject)[0]), subject.n_tokens
     allowed = torch.ones(subject.n_sequences, n, dtype=torch.bool)
     whole = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, queries)))
-    allowed[0] = False
+    allowed[0], done = False, "masked all of sequence 0"
     output = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, queries)))
     if claim.shape.startswith("b") and float(changed(whole[1:], output[1:]).max()) > DIFFERENT:
-        yield finding(
-            "error",
-            "empty rows",
-            "mask of another sequence",
-            "masked all of sequence 0",
-            "sequence 1 changed",
-            "sequence 1 stays the same",
-        )
+        cause, found = "mask of another sequence", "sequence 1 changed"
+        yield finding("error", "empty rows", cause, done, found, "sequence 1 stays the same")
     elif not output.isfinite().all():
-        yield finding(
-            "warning",
-            "empty rows",
-            "empty rows are NaN",
-            "masked all of sequence 0",
-            "its outputs are NaN",
-            "zeros, or anything finite that nobody uses",
-        )
+        found, right = "its outputs are NaN", "zeros, or anything finite that nobody uses"
+        yield finding("warning", "empty rows", "empty rows are NaN", done, found, right)

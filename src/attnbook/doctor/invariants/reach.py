@@ -1,40 +1,32 @@
 """Which tokens depend on which."""
 
 import itertools
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.invariants.leaks import batch_leak, future_leak
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
 
-Results = Iterator[Finding | NotJudged]
 SEEDS = (0, 1)
 AT_MOST = 8
 """Tokens of a sequence that are changed, one after the other."""
 
 
 def influence(subject: Subject, inputs: Inputs, name: str, sequence: int = 0) -> Tensor:
-    """How far each token of a sequence reaches: (tokens in, batch out, tokens out).
-
-    Of long sequences, only some tokens are changed; the rows of the others are zero.
-    """
+    """How far (some) tokens of a sequence reach: (tokens in, batch out, tokens out)."""
     base = subject.by_token(subject.run(inputs))
     length = subject.length(name)
     rows = torch.zeros(length, *base.shape[:2])
-    for token in some(length):
+    step = max(1, -(-length // AT_MOST))
+    for token in {*range(0, length, step), min(1, length - 1), length - 1}:
         other = subject.replaced(inputs, name, sequence, token)
         rows[token] = changed(base, subject.by_token(subject.run(other)))
     return rows
-
-
-def some(length: int) -> list[int]:
-    """Some tokens, the first and the last among them."""
-    step = max(1, -(-length // AT_MOST))
-    return sorted({*range(0, length, step), *([1] if length > 1 else []), length - 1})
 
 
 def batch(subject: Subject) -> Results:
@@ -51,15 +43,10 @@ def batch(subject: Subject) -> Results:
             continue
         reach = influence(subject, inputs, name)[:, 1:]
         token = int(reach.amax((1, 2)).argmax())
-        cause, where = locate.batch_leak(subject, inputs, name, token)
-        yield finding(
-            "error",
-            "batch",
-            cause,
-            f"changed token {token} of sequence 0 of {name}",
-            f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}",
-            "sequence 1 stays the same",
-        )
+        cause, where = batch_leak(subject, inputs, name, token)
+        done = f"changed token {token} of sequence 0 of {name}"
+        found = f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}"
+        yield finding("error", "batch", cause, done, found, "sequence 1 stays the same")
         return
 
 
@@ -69,19 +56,12 @@ def order_of_sequences(subject: Subject) -> Results:
         return
     inputs = subject.fresh(0)
     flipped = {k: v.flip(subject.batch) if k in subject.sources else v for k, v in inputs.items()}
-    if subject.same:
-        flipped.update(dict.fromkeys(subject.same, flipped[subject.same[0]]))
     one, other = (subject.by_token(subject.run(x)) for x in (inputs, flipped))
     off = float(changed(one, other.flip(0)).max())
     if off > 10 * DIFFERENT:
-        yield finding(
-            "error",
-            "order of sequences",
-            "depends on the sequence's number",
-            "gave the sequences in reverse order",
-            f"their outputs differ by {off:.1e}",
-            "the same outputs in reverse order",
-        )
+        done, found = "gave the sequences in reverse order", f"their outputs differ by {off:.1e}"
+        cause, right = "depends on the sequence's number", "the same outputs in reverse order"
+        yield finding("error", "order of sequences", cause, done, found, right)
 
 
 def _has_more(subject: Subject) -> bool:
@@ -93,8 +73,12 @@ def _has_more(subject: Subject) -> bool:
 
 
 def mixing(subject: Subject) -> Results:
-    """Some token attends to another."""
-    yield from _without_effect(subject)
+    """Each of several inputs has an effect, and some token attends to another."""
+    for name in subject.sources if len(subject.sources) > 1 and not subject.same else ():
+        if influence(subject, subject.fresh(0), name).max() == 0:
+            done, found = f"changed each token of {name}", "no output changed"
+            right = "outputs depend on it"
+            yield finding("error", "mixing", "input without effect", done, found, right)
     if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
@@ -110,31 +94,11 @@ def mixing(subject: Subject) -> Results:
         if not attentions and not locate.softmaxes(subject):
             yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
             return
-        yield finding(
-            "error" if subject.is_self else "warning",
-            "mixing",
-            "no token attends to another",
-            f"changed each token of {name}",
-            "no other token's output changed",
-            "attention lets tokens depend on each other",
-        )
+        level: Level = "error" if subject.is_self else "warning"
+        done, found = f"changed each token of {name}", "no other token's output changed"
+        right = "attention lets tokens depend on each other"
+        yield finding(level, "mixing", "no token attends to another", done, found, right)
         return
-
-
-def _without_effect(subject: Subject) -> Results:
-    """Each of several inputs has an effect."""
-    for name in subject.sources:
-        if name in subject.same or len(subject.sources) < 2:
-            continue
-        if influence(subject, subject.fresh(0), name).max() == 0:
-            yield finding(
-                "error",
-                "mixing",
-                "input without effect",
-                f"changed each token of {name}",
-                "no output changed",
-                "outputs depend on it",
-            )
 
 
 def future(subject: Subject) -> Results:
@@ -149,14 +113,9 @@ def future(subject: Subject) -> Results:
     known = inside in ("causal", "later by one", "strictly later") and not _flips(subject)
     if not subject.claims.causal and not known:
         if inside == "later":
-            yield finding(
-                "warning",
-                "future",
-                "mask of wrong polarity",
-                "observed the weights",
-                "each token attends to itself and to later ones only",
-                "to earlier ones, if it is meant to be causal",
-            )
+            found = "each token attends to itself and to later ones only"
+            cause, right = "mask of wrong polarity", "to earlier ones, if it is meant to be causal"
+            yield finding("warning", "future", cause, "observed the weights", found, right)
         yield NotJudged("future", "whether it is causal", "causal=True")
         return
     for seed in SEEDS:
@@ -170,34 +129,29 @@ def future(subject: Subject) -> Results:
         if early.max() <= DIFFERENT or (seed and not reach.isfinite().all()):
             continue  # if long vectors give NaN, finite says so
         token, earlier = divmod(int(early.argmax()), early.shape[1])
-        cause, where = locate.future_leak(subject, inputs, sequence, token)
-        n = int((early > DIFFERENT).sum())
-        claim = "" if subject.claims.causal else " (all its masks are causal)"
-        yield finding(
-            "error",
-            "future",
-            cause,
-            f"changed each token, and watched those before it{claim}",
-            f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
-            f"{n} such pairs{where}",
-            "no token changes with a later one",
-        )
+        cause, where = future_leak(subject, inputs, sequence, token)
+        done = "changed each token, and watched those before it"
+        done += "" if causal else " (all its masks are causal)"
+        found = f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
+        found += f"{int((early > DIFFERENT).sum())} such pairs{where}"
+        yield finding("error", "future", cause, done, found, "no token changes with a later one")
         return
 
 
 def prefix(subject: Subject) -> Results:
     """In a causal module, the first tokens alone give what they give in a longer sequence."""
-    causal = subject.claims.causal or (
-        subject.claims.causal is None and locate.inside(subject) == "causal" and not _flips(subject)
-    )
-    n = subject.n_tokens
+    causal, n = subject.claims.causal, subject.n_tokens
+    if causal is None:
+        causal = locate.inside(subject) == "causal" and not _flips(subject)
     if not causal or not subject.is_self or n < 3:
         return
     inputs = subject.fresh(0)
     full = subject.by_token(subject.run(inputs))
     for cut in dict.fromkeys((n - 1, n // 2, 2)):
         try:
-            part = subject.by_token(subject.run(_beginning(subject, inputs, cut)))
+            both = subject.kind == "encoder-decoder"  # its encoder is given as much as before
+            short = subject.sliced(inputs, cut, subject.target if both else "")
+            part = subject.by_token(subject.run(short))
         except Exception as error:  # it takes one length only
             yield NotJudged("prefix", f"a call with {cut} tokens raised {type(error).__name__}")
             return
@@ -205,14 +159,10 @@ def prefix(subject: Subject) -> Results:
             return
         off = float(changed(full[:, :cut], part).max())
         if off > 10 * DIFFERENT:
-            yield finding(
-                "error",
-                "prefix",
-                "depends on the length",
-                f"called with the first {cut} tokens",
-                f"their outputs differ by {off:.1e} from those in {n} tokens",
-                "the same outputs",
-            )
+            done = f"called with the first {cut} tokens"
+            found = f"their outputs differ by {off:.1e} from those in {n} tokens"
+            right = "the same outputs"
+            yield finding("error", "prefix", "depends on the length", done, found, right)
             return
 
 
@@ -221,15 +171,9 @@ def _flips(subject: Subject) -> bool:
     return bool(locate.trace_of(subject).of("flip"))
 
 
-def _beginning(subject: Subject, inputs: Inputs, cut: int) -> Inputs:
-    if subject.kind != "encoder-decoder":
-        return subject.sliced(inputs, cut)
-    return {**inputs, subject.target: inputs[subject.target].narrow(subject.tokens, 0, cut)}
-
-
 def order(subject: Subject) -> Results:
     """Attention without positions does not know the order of what is attended to."""
-    claimed, names = subject.claims.position, subject.attended
+    claimed, names = subject.claims.position, subject.same or subject.attended
     causal = subject.claims.causal or locate.inside(subject) != "all"
     if causal or subject.claims.window or _has_more(subject):
         return
@@ -242,17 +186,11 @@ def order(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     turned = torch.arange(subject.length(names[0])).roll(1).flip(0)
     moved = {k: inputs[k].index_select(subject.tokens, turned) for k in names}
-    if subject.same:
-        moved = dict.fromkeys(subject.same, moved[names[0]])
     one, other = (subject.by_token(subject.run(x)) for x in (inputs, {**inputs, **moved}))
     off = float(changed(one[:, turned] if subject.is_self else one, other).max())
     if off > 10 * DIFFERENT:
         level: Level = "error" if claimed == "none" else "warning"
-        yield finding(
-            level,
-            "order",
-            "depends on the order",
-            f"gave the tokens of {', '.join(names)} in another order",
-            f"the outputs differ by {off:.1e}",
-            "the same outputs, in that order" if subject.is_self else "the same outputs",
-        )
+        done = f"gave the tokens of {', '.join(names)} in another order"
+        found = f"the outputs differ by {off:.1e}"
+        right = "the same outputs" + ", in that order" * subject.is_self
+        yield finding(level, "order", "depends on the order", done, found, right)

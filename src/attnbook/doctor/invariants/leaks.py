@@ -1,0 +1,170 @@
+"""Why something depends on what it must not depend on, and where that begins."""
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.subject import Inputs, Subject, changed
+from attnbook.doctor.trace import MOVES, SOFTMAX, Attention, Node, Trace
+
+NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
+ROUNDING = 1e-6
+
+
+def hits(moved: Tensor, size: int) -> list[set[int]]:
+    """For every axis that could count ``size`` things, which of them changed."""
+    found, where = [], torch.nonzero(moved)
+    for axis, length in enumerate(moved.shape):
+        at = where[:, axis].unique().tolist()
+        if length == size:
+            found.append(set(at))
+        elif size > 1 and length % size == 0 and length > size:
+            found += [{i % size for i in at}, {i // (length // size) for i in at}]
+    return found
+
+
+def first_spread(
+    one: Trace, other: Trace, size: int, allowed: set[int], *, square: bool
+) -> Node | None:
+    """The first operation that changes more than the allowed of ``size`` tokens or sequences.
+
+    With ``square``, tensors that have two such axes (the logits and weights) are passed over.
+    """
+    if [n.name for n in one.nodes] != [n.name for n in other.nodes]:
+        return None
+
+    def clean(x: Tensor, y: Tensor) -> bool:
+        if x.shape != y.shape or (square and list(x.shape).count(size) > 1):
+            return True
+        moved = (x != y) & ~(x.isnan() & y.isnan())
+        if x.is_floating_point() and moved.any():
+            moved &= ~((x - y).abs() <= ROUNDING * x.nan_to_num(0, 0, 0).abs().max())
+        return not moved.any() or any(found <= allowed for found in hits(moved, size))
+
+    spread: set[int] = set()
+    for a, b in zip(one.nodes, other.nodes, strict=True):
+        if not all(clean(x, y) for x, y in zip(a.outputs, b.outputs, strict=True)):
+            spread.add(a.index)
+            if not any(n is not None and n.index in spread for n in a.makers):
+                return a
+    return None
+
+
+def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> tuple[str, str]:
+    """Why a token depends on a later one, and where."""
+    leaky = [a for a in locate.own(subject) if locate.support(a).triu(1).any()]
+    if leaky:
+        return locate.open_mask(subject, leaky), locate.in_module(leaky[0].softmax_node)
+    one = subject.trace(inputs)
+    other = subject.trace(subject.replaced(inputs, subject.target, sequence, token))
+    allowed = set(range(token, subject.n_tokens))
+    node = first_spread(one, other, subject.n_tokens, allowed, square=True)
+    return _cause_of(node, one, "tokens mixed elsewhere"), _at(node)
+
+
+def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple[str, str]:
+    """Why a sequence depends on another one, and where."""
+    one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
+    n = subject.n_sequences
+    for a in one.attentions:
+        if a.weights.shape[-1] == n and subject.length(name) != n and _mixes_batch(a, other):
+            only = _reaches_batch_only(subject, inputs, name)
+            cause = "batch and tokens exchanged" if only else "attention over the batch"
+            return cause, locate.in_module(a.softmax_node)
+    node = first_spread(one, other, n, {0}, square=n not in (1, subject.n_tokens))
+    if node is not None and node.name in SOFTMAX:
+        return "softmax over the batch", _at(node)
+    cause = _cause_of(node, one, "sequences mixed")
+    is_norm = cause == "norm over the tokens" or (node is not None and "batch_norm" in node.name)
+    return "statistic over the batch" if is_norm else cause, _at(node)
+
+
+def _mixes_batch(a: Attention, other: Trace) -> bool:
+    twins = (x for x in other.attentions if x.context_node.index == a.context_node.index)
+    return any(int((a.key != twin.key).any(-1).any(0).sum()) == 1 for twin in twins)
+
+
+def _reaches_batch_only(subject: Subject, inputs: Inputs, name: str) -> bool:
+    """Whether tokens reach the same place in other sequences, and no other token in their own."""
+    calls = (inputs, subject.replaced(inputs, name, 0, 1))
+    moved = changed(*(subject.by_token(subject.run(x)) for x in calls)) > 0
+    return int(moved.any(0).sum()) == 1
+
+
+def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
+    if node is None:
+        return otherwise
+    contexts = [a.context_node.index for a in trace.attentions]
+    if node.name in (*MOVES, "cat", "stack") and contexts:
+        merged = node.index > contexts[0]
+        return "merge without transposing" if merged else "split without transposing"
+    near = [node, *node.users]
+    centred = any(user.name in ("sub", "rsqrt", "sqrt") for one in near for user in one.users)
+    if node.name in NORMS and (node.name != "mean" or centred):
+        return "norm over the tokens"
+    if node.name in ("convolution", "_convolution"):
+        return "convolution into the future"
+    return otherwise
+
+
+def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
+    """Why a real token depends on padding, and where."""
+    n_sequences, n_keys = allowed.shape
+
+    def columns(weights: Tensor) -> Tensor:
+        """Which keys somebody attends to: (batch, heads, keys)."""
+        return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
+
+    masked = False
+    for a in subject.trace(inputs).attentions:
+        if a.weights.shape[-1] != n_keys or len(a.weights) % n_sequences:
+            continue
+        where = locate.in_module(a.softmax_node)
+        if (columns(a.weights) & ~allowed[:, None]).any():
+            return _open_padding(subject, a, columns(a.weights), allowed), where
+        if (columns(a.softmax) & ~allowed[:, None]).any():
+            return "mask after the softmax", where
+        masked = True
+    if masked and subject.kind == "pooled":
+        return "padding is pooled", ""
+    token = int((~allowed[0]).nonzero()[-1])
+    one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
+    node = first_spread(one, other, n_keys, {token}, square=True)
+    cause = _cause_of(node, one, "tokens mixed elsewhere")
+    if cause == "convolution into the future" and not subject.claims.causal:
+        cause = "convolution over padding"
+    return cause, _at(node)
+
+
+def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allowed: Tensor) -> str:
+    """What is wrong with a mask that leaves padding open."""
+    blocked = ~allowed[0]
+    if attention.logits is not None and (attention.logits == torch.inf).any():
+        return "NaN where the mask forbids"
+    if (columns[0] == blocked).all():
+        return "mask of wrong polarity"
+    rest = locate.residual(subject, attention)
+    if attention.logits is not None and rest is not None and columns.all():
+        first = slice(len(attention.logits) // len(allowed))  # the heads of a sequence
+        logits, rest = attention.logits[first], rest[first]
+        if logits.shape[1] == len(blocked) and _constant(logits[:, blocked]):
+            return "mask on the queries"
+        if _constant(logits[..., blocked]):
+            return "masked with a finite number"
+        if float((rest[..., blocked].mean() - rest[..., allowed[0]].mean()).abs()) > 1e-3:
+            return "mask added as a number"
+    patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
+    if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
+        return "mask of another sequence"
+    return "padding is attended to"
+
+
+def _constant(logits: Tensor) -> bool:
+    """Whether all are one number, or all are closed."""
+    return bool((logits < -1e3).all() or (logits == logits.flatten()[0]).all())
+
+
+def _at(node: Node | None) -> str:
+    if node is None:
+        return ""
+    return f"; it spreads at {node.name.strip('_')}{locate.in_module(node).replace(',', '')}"
