@@ -22,6 +22,8 @@ USUAL = re.compile(
     re.IGNORECASE,
 )
 ROUNDING = 1e-6
+WEAK = -2.0
+"""What is added to close, and does not quite; a boolean that is added counts as 1 or -1."""
 
 
 def trace_of(subject: Subject) -> Trace:
@@ -83,6 +85,8 @@ def pattern(open_: Tensor) -> str:
     if open_.all():
         return "all"
     n = len(open_)
+    if n > 2 and not open_[1:].triu(1).any():
+        return "strictly earlier"  # and the first row is NaN
     empty = ~open_.any(-1)
     # Rows that may attend to nothing come out as NaN, or as weights for all.
     full = open_.all(-1)
@@ -259,7 +263,10 @@ def weak_mask(subject: Subject, attention: Attention) -> str:
     if here.std() <= 1e-6 * max(1.0, float(here.abs().max())) and products.std() > 0:
         return "masked with a finite number"
     rest = residual(subject, attention)
-    return "mask added as a number" if rest is not None and _step(rest, upper) > 1e-3 else ""
+    step = 0.0 if rest is None else _step(rest, upper)
+    if step < WEAK:
+        return "masked with a finite number"
+    return "mask added as a number" if abs(step) > 1e-3 else ""
 
 
 def residual(subject: Subject, attention: Attention) -> Tensor | None:
@@ -302,8 +309,8 @@ def per_sequence(subject: Subject, attention: Attention) -> int | None:
 def _step(rest: Tensor, upper: Tensor) -> float:
     above, below = rest[:, upper], rest[:, ~upper]
     spread = float(above.std() + below.std())
-    step = float((above.mean() - below.mean()).abs())
-    return step if spread < 0.1 * step else 0.0
+    step = float(above.mean() - below.mean())
+    return step if spread < 0.1 * abs(step) else 0.0
 
 
 def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
@@ -350,8 +357,9 @@ def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allow
             return "mask on the queries"
         if _constant(logits[..., blocked]):
             return "masked with a finite number"
-        if float((rest[..., blocked].mean() - rest[..., allowed[0]].mean()).abs()) > 1e-3:
-            return "mask added as a number"
+        step = float(rest[..., blocked].mean() - rest[..., allowed[0]].mean())
+        if abs(step) > 1e-3:
+            return "masked with a finite number" if step < WEAK else "mask added as a number"
     patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
     if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
         return "mask of another sequence"
