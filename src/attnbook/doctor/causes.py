@@ -214,7 +214,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
     "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
-    "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
+    "other window": Cause(
+        "a window of w allows 0 ≤ query position - key position < w",
+        ("prefix", "cache", "training", "window"),
+    ),
     "other sinusoids": Cause(
         "angle = t / 10000**(2 * i / d_model); table[:, 0::2] = sin(angle), [:, 1::2] = cos(angle)"
     ),

@@ -251,7 +251,10 @@ def open_mask(subject: Subject, leaky: list[Attention]) -> str:
         return "mask not everywhere"
     if kind == "all":
         return weak_mask(subject, attention) or "no causal mask"
-    return "mask of another shape"
+    at = torch.arange(len(open_))
+    distance = (at[:, None] - at).abs()
+    two_sided = open_.cpu().equal(distance <= distance[open_.cpu()].max())
+    return "other window" if two_sided else "mask of another shape"
 
 
 def weak_mask(subject: Subject, attention: Attention) -> str:
@@ -310,7 +313,8 @@ def _step(rest: Tensor, upper: Tensor) -> float:
     above, below = rest[:, upper], rest[:, ~upper]
     spread = float(above.std() + below.std())
     step = float(above.mean() - below.mean())
-    return step if spread < 0.1 * abs(step) else 0.0
+    is_mask = len(rest.round(decimals=3).unique()) < 3 and bool(above.std() < 1e-3)
+    return step if is_mask or spread < 0.1 * abs(step) else 0.0
 
 
 def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
