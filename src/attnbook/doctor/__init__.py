@@ -56,6 +56,7 @@ CHECKS: dict[str, Check] = {
     # Then in the order of what they find:
     "finite": Check(invariants.finite),
     "evaluation is deterministic": Check(invariants.deterministic),
+    "random numbers": Check(invariants.seeds),
     "calls are independent": Check(invariants.memory),
     "arguments untouched": Check(invariants.untouched),
     "weights": Check(weights.weights),

@@ -129,6 +129,10 @@ CAUSES: dict[str, Cause] = {
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
     ),
+    "heads and sequences exchanged": Cause(
+        "what was made by view(batch * n_heads, …) is taken apart by view(batch, n_heads, …)",
+        ALL_THAT_FOLLOWS,
+    ),
     "heads not concatenated": Cause(
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
         (*LEAKS, "number of heads"),
@@ -237,6 +241,9 @@ CAUSES: dict[str, Cause] = {
     # modes
     "random in evaluation": Cause(
         "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
+    ),
+    "seeds the generator": Cause(
+        "no torch.manual_seed in forward: all dropout after it is the same in every step"
     ),
     "mask only in training": Cause("the mask belongs in both modes", LEAKS),
     "mask only in evaluation": Cause("the mask belongs in both modes", LEAKS),

@@ -1,6 +1,7 @@
 """Where something happens in a call: which weights are open, and where a change spreads."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attnbook.doctor.subject import Inputs, Subject, plain_kernels
-from attnbook.doctor.trace import MOVES, ON_LOGITS, Attention, Node, Trace, back
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, Trace, back
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
 BATCH_NORMS = (
@@ -181,6 +182,9 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
     """Why a sequence depends on another one, and where."""
     one, other = _traces(subject, inputs, name, token)
     n = subject.n_sequences
+    folded = any(len(a.weights) > n for a in one.attentions)
+    if folded and _mixes_single_tokens(subject, inputs):
+        return "heads and sequences exchanged", ""
     for a in one.attentions:
         if a.weights.shape[-1] == n and subject.length(name) != n and _mixes_batch(a, one, other):
             only = influence_is_only_batch(subject, inputs, name)
@@ -194,6 +198,18 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
         return "softmax over the batch", _at(node)
     cause = _cause_of(node, one, "sequences mixed")
     return ("statistic over the batch" if cause == "norm over the tokens" else cause), _at(node)
+
+
+def _mixes_single_tokens(subject: Subject, inputs: Inputs) -> bool:
+    """Whether sequences of one token mix where something is moved: among batch × heads."""
+    try:
+        single = subject.sliced(inputs, 1)
+        shorter = replace(subject, inputs=single, traces={})
+        one, other = _traces(shorter, single, subject.attended[0], 0)
+    except Exception:  # it takes one length only
+        return False
+    node = first_spread(one, other, subject.n_sequences, {0}, square=False)
+    return node is not None and node.name in (*MOVES, *PRODUCTS) and not node.between
 
 
 def _mixes_batch(attention: Attention, one: Trace, other: Trace) -> bool:

@@ -9,6 +9,7 @@ from attnbook.doctor.invariants.calls import (
     finite,
     half_precision,
     memory,
+    seeds,
     untouched,
 )
 from attnbook.doctor.invariants.learning import dropout, gradients, train_and_eval
@@ -38,6 +39,7 @@ __all__ = [
     "order_of_sequences",
     "padding",
     "prefix",
+    "seeds",
     "train_and_eval",
     "untouched",
 ]
