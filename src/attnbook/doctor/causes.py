@@ -237,6 +237,11 @@ CAUSES: dict[str, Cause] = {
         "is_causal=True aligns the mask to the start: with n cached keys it is tril(n), and none "
         "for one token"
     ),
+    "slots of the cache exchanged": Cause(
+        "token n is written into slot n % window, over the oldest; slot s then holds the token "
+        "that is (n - s) % window before n"
+    ),
+    "layers share one cache": Cause("layer(x, caches[i]) for the layer i, not caches[0]"),
     "cached differs from full": Cause("compare keys and values in the cache with the full pass's"),
     # modes
     "random in evaluation": Cause(
