@@ -98,6 +98,9 @@ CAUSES: dict[str, Cause] = {
     "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over an axis of one": Cause(
+        "scores of (batch, tokens, 1): scores.softmax(dim=1)", ALL_THAT_FOLLOWS
+    ),
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
     "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
     "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),

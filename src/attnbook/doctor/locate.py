@@ -353,6 +353,14 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
         masked = True
     if masked and subject.kind == "pooled":
         return "padding is pooled", ""
+    for softmax in subject.trace(inputs).of("_softmax", "_safe_softmax"):
+        axis = int(softmax.args[1]) % softmax.outputs[0].dim()
+        logits, soft = (x.movedim(axis, -1) for x in (softmax.args[0], softmax.outputs[0]))
+        if soft.shape[-1] != n_keys or len(soft) != n_sequences:
+            continue
+        padding = ~allowed.view(n_sequences, *[1] * (soft.dim() - 2), n_keys).expand_as(soft)
+        if soft[padding].any() and _constant(logits[padding]):
+            return "masked with a finite number", in_module(softmax)
     token = int((~allowed[0]).nonzero()[-1])
     one, other = _traces(subject, inputs, name, token)
     node = first_spread(one, other, n_keys, {token}, square=True)
