@@ -63,6 +63,7 @@ CHECKS: dict[str, Check] = {
     "heads": Check(heads.heads, (*ROWS, "pooled", *LOSS)),
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
+    "layers": Check(projections.layers),
     "groups": Check(heads.groups),
     "scale": Check(scale),
     "masks": Check(weights.masks),

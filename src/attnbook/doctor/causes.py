@@ -178,6 +178,10 @@ CAUSES: dict[str, Cause] = {
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
         "variance"
     ),
+    "layers start alike": Cause(
+        "nn.TransformerEncoder copies one layer: draw the matrices of each anew"
+    ),
+    "one layer many times": Cause("nn.ModuleList(Layer() for _ in range(n)), not [Layer()] * n"),
     "heads share one projection": Cause(
         "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
     ),
