@@ -219,6 +219,9 @@ CAUSES: dict[str, Cause] = {
     "queries turned ahead of keys": Cause(
         "rotate queries and keys by the same positions, torch.arange(tokens)", ("cache",)
     ),
+    "angles in half precision": Cause(
+        "torch.outer(positions.float(), frequencies.float()), and only then .to(x.dtype)"
+    ),
     "values are rotated": Cause("rotate queries and keys only"),
     "bias rises with distance": Cause(
         "bias = -slope * (query position - key position)", ("order",)
