@@ -265,6 +265,9 @@ CAUSES: dict[str, Cause] = {
     "training differs from evaluation": Cause("nothing but dropout may differ"),
     "no dropout in training": Cause("nn.Dropout(p) on the weights and branches, as claimed"),
     "other dropout": Cause("p is the probability to drop, not to keep"),
+    "dropout without rescaling": Cause(
+        "F.dropout(x, p, self.training), which divides what it keeps by 1 - p"
+    ),
     "dropout before the softmax": Cause("drop weights: F.dropout(logits.softmax(-1), p)"),
     "remembers the last call": Cause(
         "keep nothing in self between calls: pass the cache in and out", ALL

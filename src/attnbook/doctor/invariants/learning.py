@@ -9,12 +9,14 @@ from torch import nn
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
-from attnbook.doctor.modes import no_dropout
+from attnbook.doctor.modes import RANDOM, no_dropout
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
+from attnbook.doctor.trace import MOVES, Node, Trace, back, scalar
 
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
+ON_RANDOM = ("gt", "ge", "lt", "le", "add", "add_", "floor", "floor_", "logical_not", "bitwise_not")
 Results = Iterator[Finding | NotJudged]
 
 
@@ -61,6 +63,7 @@ def dropout(subject: Subject) -> Results:
     with subject.mode(training=True):
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
         seen = locate.dropouts(subject, inputs)
+        trace = subject.trace(inputs)
     if not differ(*outputs):
         if claimed or rate > 0:
             yield finding(
@@ -84,6 +87,15 @@ def dropout(subject: Subject) -> Results:
             f"it drops with probability {others}",
             f"{claimed}",
         )
+    if claimed and (node := _not_rescaled(subject, trace, claimed)) is not None:
+        yield finding(
+            "error",
+            "dropout",
+            "dropout without rescaling",
+            "observed dropout in training" + locate.in_module(node),
+            "a random mask of zeros and ones, and nothing is divided by what it keeps",
+            f"what is kept is divided by {1 - claimed:.4g}",
+        )
     if any(where == "logits" for _, where in seen):
         yield finding(
             "error",
@@ -93,6 +105,27 @@ def dropout(subject: Subject) -> Results:
             "logits are set to zero, which still gives weight",
             "weights are dropped, after the softmax",
         )
+
+
+def _not_rescaled(subject: Subject, trace: Trace, p: float) -> Node | None:
+    """A product with a random mask of so many zeros, around which nothing makes up for them."""
+
+    def makes_up(node: Node) -> bool:
+        number = scalar(node)[0] if node.name.rstrip("_") in ("mul", "div") else None
+        return any(number and abs(number / x - 1) < 1e-3 for x in (1 - p, 1 / (1 - p)))
+
+    if any(map(makes_up, locate.trace_of(subject).nodes)):
+        return None  # in evaluation, as dropout was at first
+    for node in trace.of("mul", "mul_"):
+        for made, x in node.inputs:
+            random = back(made, (*MOVES, *ON_RANDOM), RANDOM) if x.numel() > 99 else None
+            near = [*node.users, *(n for n, _ in node.inputs if n is not None)]
+            if random is None or x.shape != node.outputs[0].shape or any(map(makes_up, near)):
+                continue
+            off, spread = float((x == 0).float().mean()) - p, (p * (1 - p) / x.numel()) ** 0.5
+            if bool(((x == 0) | (x == 1)).all()) and abs(off) < 4 * spread:
+                return node
+    return None
 
 
 def gradients(subject: Subject) -> Results:
