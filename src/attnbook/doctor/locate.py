@@ -385,8 +385,10 @@ def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allow
             return "mask on the queries"
         if _constant(logits[..., blocked]):
             return "masked with a finite number"
-        step = float(rest[..., blocked].mean() - rest[..., allowed[0]].mean())
-        if abs(step) > 1e-3:
+        open_ = logits > -1e3
+        closed, others = (rest[..., x][open_[..., x]] for x in (blocked, allowed[0]))
+        step, spread = float(closed.mean() - others.mean()), float(closed.std() + others.std())
+        if abs(step) > max(1e-3, spread):
             return "masked with a finite number" if step < WEAK else "mask added as a number"
     patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
     if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
