@@ -693,7 +693,7 @@ def _others() -> Iterator[Planted]:
             causal,
             ("masked with a finite number", "mask of wrong polarity"),
         ),
-        ("future", "both sides", "view", masked, vectors, causal, ("mask of another shape",)),
+        ("future", "both sides", "view", masked, vectors, causal, ("other window",)),
         (
             "scale",
             "root of the heads",

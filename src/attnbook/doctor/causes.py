@@ -238,6 +238,11 @@ CAUSES: dict[str, Cause] = {
         "is_causal=True aligns the mask to the start: with n cached keys it is tril(n), and none "
         "for one token"
     ),
+    "slots of the cache exchanged": Cause(
+        "token n is written into slot n % window, over the oldest; slot s then holds the token "
+        "that is (n - s) % window before n"
+    ),
+    "layers share one cache": Cause("layer(x, caches[i]) for the layer i, not caches[0]"),
     "cached differs from full": Cause(
         "compare the cache's keys and values with the full pass's, layer by layer: in the first "
         "layer, a wrong key or value; if they agree, positions of the queries, or the mask"

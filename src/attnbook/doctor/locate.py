@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from attnbook.doctor.subject import Inputs, Subject, plain_kernels
 from attnbook.doctor.trace import SOFTMAX, Attention, Node, Trace
 
+WEAK = -2.0
+"""What is added to close, and does not quite; a boolean that is added counts as 1 or -1."""
+
 
 def trace_of(subject: Subject) -> Trace:
     """The trace of a call with random inputs, in the mode that the module is in."""
@@ -65,6 +68,8 @@ def pattern(open_: Tensor) -> str:
     n = len(open_)
     if n < 3:
         return "other"
+    if not open_[1:].triu(1).any():
+        return "strictly earlier"  # and the first row is NaN
     # Rows that may attend to nothing come out as NaN, or as weights for all.
     rows = [i for i in range(n) if open_[i].any() and (i == 0 or not open_[i].all())]
     rows = rows[:-1] or rows
@@ -82,13 +87,17 @@ def inside(subject: Subject) -> str:
 
 def open_mask(subject: Subject, leaky: list[Attention]) -> str:
     """What is wrong with masks that let a token attend to later ones."""
-    kind = pattern(support(leaky[0]))
+    open_ = support(leaky[0])
+    kind = pattern(open_)
     if kind == "later by one":
         return "causal mask off by one"
     if kind in ("later", "strictly later"):
         return "mask of wrong polarity"
     if kind != "all":
-        return "mask of another shape"
+        at = torch.arange(len(open_))
+        distance = (at[:, None] - at).abs()
+        two_sided = open_.cpu().equal(distance <= distance[open_.cpu()].max())
+        return "other window" if two_sided else "mask of another shape"
     partly = any(not one.triu(1).any() for one in leaky[0].weights != 0)
     if partly or len(leaky) < len(own(subject)):
         return "mask not everywhere"
@@ -104,7 +113,10 @@ def weak_mask(subject: Subject, attention: Attention) -> str:
     if here.std() <= 1e-6 * max(1.0, float(here.abs().max())) and products.std() > 0:
         return "masked with a finite number"
     rest = residual(subject, attention)
-    return "mask added as a number" if rest is not None and _step(rest, upper) > 1e-3 else ""
+    step = 0.0 if rest is None else _step(rest, upper)
+    if step < WEAK:
+        return "masked with a finite number"
+    return "mask added as a number" if abs(step) > 1e-3 else ""
 
 
 def residual(subject: Subject, attention: Attention) -> Tensor | None:
@@ -144,8 +156,9 @@ def per_sequence(subject: Subject, attention: Attention) -> int | None:
 def _step(rest: Tensor, upper: Tensor) -> float:
     above, below = rest[:, upper], rest[:, ~upper]
     spread = float(above.std() + below.std())
-    step = float((above.mean() - below.mean()).abs())
-    return step if spread < 0.1 * step else 0.0
+    step = float(above.mean() - below.mean())
+    is_mask = len(rest.round(decimals=3).unique()) < 3 and bool(above.std() < 1e-3)
+    return step if is_mask or spread < 0.1 * abs(step) else 0.0
 
 
 def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]]:

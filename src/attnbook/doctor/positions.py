@@ -20,6 +20,7 @@ CLOSED = -1e3
 def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
     yield from sinusoids(subject)
+    yield from rotary.rounded(subject)
     yield from _one_row(subject)
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)

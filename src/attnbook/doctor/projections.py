@@ -1,5 +1,7 @@
 """What makes queries, keys, values and the output."""
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +45,27 @@ def projections(subject: Subject) -> Results:
             level: Level = "error" if error else "warning"
             yield finding(level, "projections", cause, done, found, right_)
             return
+
+
+def layers(subject: Subject) -> Results:
+    """Each layer has matrices of its own, and they differ at the start."""
+    made = [node for a in locate.attentions(subject) if (node := projected(a.query_node))]
+    for one, other in itertools.combinations(made, 2):
+        a, b = one.args[-1], other.args[-1]
+        if one.between or a.shape != b.shape or not a.equal(b) or _same_outputs(one, other):
+            continue
+        same = _matrix(one) == _matrix(other)
+        done = "compared the matrices of the layers' queries"
+        found = "one matrix is used more than once" if same else "two are equal"
+        yield finding(
+            "note" if same else "warning",  # ALBERT has one layer
+            "layers",
+            "one layer many times" if same else "layers start alike",
+            done,
+            found + locate.in_module(other),
+            "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew"),
+        )
+        return
 
 
 def _matrix(product: Node) -> int:

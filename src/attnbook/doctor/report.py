@@ -145,11 +145,12 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     """
     kept: list[Finding] = []
     rest = list(dict.fromkeys(findings))
-    # The cause that explains most comes first.
+    known = {check for x in rest if x.level == "error" for check in explains.get(x.cause, ())}
+    # The cause that explains most comes first, but for what another one explains by name.
     rest.sort(
         key=lambda x: (
             x.level,
-            "*" not in explains.get(x.cause, ()),
+            "*" not in explains.get(x.cause, ()) or x.check in known,
             -len(explains.get(x.cause, ())),
         )
     )

@@ -32,8 +32,8 @@ def residual(subject: Subject) -> Results:
         found_, right = "its output did not change", "x + attention(x): it changes"
         yield finding(level, "residual", "no way around the attention", done, found_, right)
         return
-    for node in _layers_after(found) if in_a_row else ():
-        if not _depends(subject, inputs, other, {node.index}):
+    for node in _layers_after(found, None if in_a_row else subject.trace(inputs).nodes[-1]):
+        if in_a_row and not _depends(subject, inputs, other, {node.index}):
             done = f"set what a layer gives to zero{locate.in_module(node)}, and changed two tokens"
             found_, right = "its output did not change", "x + layer(x): it changes"
             level = "error" if models else "warning"
@@ -49,7 +49,7 @@ def residual(subject: Subject) -> Results:
             done = f"set what a layer gives to zero{locate.in_module(node)}"
             found_ = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
-            level = "error" if models else "warning"
+            level = "error" if models or subject.claims.residual else "warning"
             yield finding(level, "residual", "a sum with an older x", done, found_, right)
             return
 
@@ -79,8 +79,8 @@ def _depends(subject: Subject, one: Inputs, other: Inputs, silenced: Collection[
     return not _output(subject, one, silenced).equal(_output(subject, other, silenced))
 
 
-def _layers_after(found: list[Attention]) -> list[Node]:
-    """Products between the first attention's output projection and the next attention."""
+def _layers_after(found: list[Attention], last: Node | None) -> list[Node]:
+    """Products between the first attention's output projection and the next attention, or all."""
     first = found[0]
     later = [a for a in found if not _same_input(a, first)]
     queue, own, seen = list(first.context_node.users), set(), set()
@@ -91,7 +91,7 @@ def _layers_after(found: list[Attention]) -> list[Node]:
         elif user.index not in seen:
             seen.add(user.index)
             queue += user.users
-    end = projected(later[0].query_node) if later else None
+    end = projected(later[0].query_node) if later else last
     queue, after = [] if end is None else [n for n, _ in end.inputs if n is not None], []
     seen = own
     while queue:

@@ -76,6 +76,34 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
         yield finding("error", "positions", "other rotary base", done, found, wanted)
 
 
+def rounded(subject: Subject) -> Results:
+    """The angles in tables that are kept are multiples of the first's, far away, too."""
+    tables = {
+        n: b.squeeze()[:256]
+        for m in subject.modules
+        for n, b in m.named_buffers()
+        if b.squeeze().dim() == 2
+    }
+    for one, other in itertools.permutations(tables, 2):
+        cos, sin = tables[one], tables[other]
+        if cos.shape != sin.shape or len(cos) < 32 or cos.dtype != torch.float32:
+            continue
+        z = torch.complex(cos.double(), sin.double())
+        if (z.abs() - 1).abs().max() > 1e-4 or (z[0] - 1).abs().max() > 1e-4:
+            continue
+        at = torch.arange(len(z), device=z.device)[:, None]
+        angle = at * (z[1] / z[0]).angle()
+        off = (z / torch.polar(torch.ones_like(angle), angle)).angle().abs()
+        # A number of bfloat16 is off by 1/256 at most, one of float32 by next to nothing.
+        if off.max() > 1e-3 and bool((off <= angle.abs() / 100 + 1e-4).all()):
+            done = f"compared angles in {one}, {other} with multiples of the first"
+            found = f"they are off by up to {float(off.max()):.1e}, and by less than 1 % of each"
+            right = "angle = position × frequency in float32"
+            cause = "angles in half precision"
+            yield finding("error", "positions", cause, done, found, right)
+            return
+
+
 def base_of(subject: Subject, a: Attention) -> float | None:
     """The base, as claimed, as raised to a power in the call, or as an attribute."""
     if subject.claims.rotary_base is not None:

@@ -30,6 +30,7 @@ def weights(subject: Subject) -> Results:
     """What multiplies the values sums to one over the keys."""
     yield from _softmax_once(subject)
     yield from _no_softmax(subject)
+    yield from _over_one(subject)
     for a in locate.attentions(subject):
         sums = a.weights.sum(-1)
         real = a.weights.isfinite().all(-1)
@@ -54,6 +55,31 @@ def _softmax_once(subject: Subject) -> Results:
             found = "weights, which another softmax gave"
             yield finding("error", "weights", "softmax twice", done, found, "logits")
             return
+
+
+def _over_one(subject: Subject) -> Results:
+    """No softmax is over an axis of one, and sums what it gives over the tokens."""
+    n = subject.n_tokens
+    for node in locate.trace_of(subject).of(*SOFTMAX) if n > 1 else ():
+        soft = node.outputs[0]
+        if not node.depends or soft.shape[int(node.args[1])] > 1 or n not in soft.shape[1:]:
+            continue
+        queue, seen = list(node.users), set()
+        while queue:
+            user = queue.pop()
+            if user.index in seen:
+                continue
+            seen.add(user.index)
+            given = [tuple(x.shape) for _, x in user.inputs]
+            sums = user.name == "sum" and n not in user.outputs[0].shape[1:]
+            if sums or (user.name in PRODUCTS and (n, 1) in [(s[-1], s[-2]) for s in given]):
+                done = "observed the softmax" + locate.in_module(node)
+                found = f"it is over axis {node.args[1]} of {list(soft.shape)}: all weights are 1"
+                cause = "softmax over an axis of one"
+                yield finding("error", "weights", cause, done, found, "it is over the tokens")
+                return
+            if user.name in (*MOVES, *ON_WEIGHTS):
+                queue += user.users
 
 
 def _no_softmax(subject: Subject) -> Results:

@@ -1,5 +1,6 @@
 """With a cache, it gives what it gives at once."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,16 @@ from torch import Tensor
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, output_of, seed_all
+from attnbook.doctor.subject import (
+    DIFFERENT,
+    Inputs,
+    Subject,
+    changed,
+    output_of,
+    plain_kernels,
+    seed_all,
+)
+from attnbook.doctor.trace import Trace
 
 Step = Callable[[Any, Tensor, Any], tuple[Any, Any]]
 TOLERANCE = 20 * DIFFERENT
@@ -70,6 +80,12 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     names = subject.same or [subject.target]
     single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, last)}))
     alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
+    full = subject.by_token(subject.run(inputs))
+    first = int((changed(full, outs) > TOLERANCE).any(0).nonzero()[0])
+    if subject.claims.window is not None and first >= subject.claims.window:
+        return "slots of the cache exchanged"
+    if _one_for_all(subject, step, inputs):
+        return "layers share one cache"
     if alone or not _reaches(subject, step, inputs, 0, one, -1):
         return "the cache is not attended to"
     if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
@@ -77,6 +93,23 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     if locate.has_positions(subject):
         return "positions restart with the cache"
     return "cached differs from full"
+
+
+def _one_for_all(subject: Subject, step: Step, inputs: Inputs) -> bool:
+    """Whether two attentions are given the same past keys, and keys of their own in a full pass."""
+    n = subject.n_tokens
+    past, new = inputs[subject.target].split([n - 1, 1], subject.tokens)
+    with torch.no_grad(), plain_kernels():
+        _, state = step(subject.module, past.clone(), None)
+        trace = Trace([new])
+        with trace:
+            step(subject.module, new, state)
+    cached, full = ([a.key for a in x.attentions] for x in (trace, locate.trace_of(subject)))
+    return _repeated([x[:, : n - 1] for x in cached]) and not _repeated(full)
+
+
+def _repeated(keys: list[Tensor]) -> bool:
+    return any(x.shape == y.shape and x.equal(y) for x, y in itertools.pairwise(keys))
 
 
 def _reaches(

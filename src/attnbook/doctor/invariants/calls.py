@@ -1,6 +1,7 @@
 """What holds of any call: finite, repeatable, without traces, in half precision too."""
 
 import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -48,6 +49,24 @@ def deterministic(subject: Subject) -> Results:
         found = f"outputs differ; {random_operations(subject)}"
         done = "called it twice in evaluation"
         yield finding("error", check, cause, done, found, "the same outputs")
+
+
+def seeds(subject: Subject) -> Results:
+    """A call does not put the random generator to a state of its own."""
+    inputs, states = subject.fresh(0), []
+    for training, seed in itertools.product((False, True), (0, 1)):
+        with subject.mode(training=training):
+            subject.run(inputs, seed=seed)
+            states.append(torch.get_rng_state())
+    if states[0].equal(states[1]) or states[2].equal(states[3]):
+        yield finding(
+            "error",
+            "random numbers",
+            "seeds the generator",
+            "called it after two seeds",
+            "the generator's state is the same after both calls",
+            "it depends on the seed",
+        )
 
 
 def memory(subject: Subject) -> Results:

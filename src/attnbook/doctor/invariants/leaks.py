@@ -1,11 +1,13 @@
 """Why something depends on what it must not depend on, and where that begins."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.subject import Inputs, Subject, changed
-from attnbook.doctor.trace import MOVES, SOFTMAX, Attention, Node, Trace
+from attnbook.doctor.trace import MOVES, PRODUCTS, SOFTMAX, Attention, Node, Trace
 
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
 ROUNDING = 1e-6
@@ -66,6 +68,9 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
     """Why a sequence depends on another one, and where."""
     one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
     n = subject.n_sequences
+    folded = any(len(a.weights) > n for a in one.attentions)
+    if folded and _mixes_single_tokens(subject, inputs):
+        return "heads and sequences exchanged", ""
     for a in one.attentions:
         if a.weights.shape[-1] == n and subject.length(name) != n and _mixes_batch(a, other):
             only = _reaches_batch_only(subject, inputs, name)
@@ -77,6 +82,19 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple
     cause = _cause_of(node, one, "sequences mixed")
     is_norm = cause == "norm over the tokens" or (node is not None and "batch_norm" in node.name)
     return "statistic over the batch" if is_norm else cause, _at(node)
+
+
+def _mixes_single_tokens(subject: Subject, inputs: Inputs) -> bool:
+    """Whether sequences of one token mix where something is moved: among batch × heads."""
+    try:
+        single = subject.sliced(inputs, 1)
+        shorter = replace(subject, inputs=single, traces={})
+        other = shorter.trace(shorter.replaced(single, subject.attended[0], 0, 0))
+        one = shorter.trace(single)
+    except Exception:  # it takes one length only
+        return False
+    node = first_spread(one, other, subject.n_sequences, {0}, square=False)
+    return node is not None and node.name in (*MOVES, *PRODUCTS) and not node.between
 
 
 def _mixes_batch(a: Attention, other: Trace) -> bool:
@@ -127,6 +145,14 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
         masked = True
     if masked and subject.kind == "pooled":
         return "padding is pooled", ""
+    for softmax in subject.trace(inputs).of(*SOFTMAX):
+        axis = int(softmax.args[1]) % softmax.outputs[0].dim()
+        logits, soft = (x.movedim(axis, -1) for x in (softmax.args[0], softmax.outputs[0]))
+        if soft.shape[-1] != n_keys or len(soft) != n_sequences:
+            continue
+        padding = ~allowed.view(n_sequences, *[1] * (soft.dim() - 2), n_keys).expand_as(soft)
+        if soft[padding].any() and _constant(logits[padding]):
+            return "masked with a finite number", locate.in_module(softmax)
     token = int((~allowed[0]).nonzero()[-1])
     one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
     node = first_spread(one, other, n_keys, {token}, square=True)
@@ -151,8 +177,12 @@ def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allow
             return "mask on the queries"
         if _constant(logits[..., blocked]):
             return "masked with a finite number"
-        if float((rest[..., blocked].mean() - rest[..., allowed[0]].mean()).abs()) > 1e-3:
-            return "mask added as a number"
+        open_ = logits > -1e3
+        closed, others = (rest[..., x][open_[..., x]] for x in (blocked, allowed[0]))
+        step, spread = float(closed.mean() - others.mean()), float(closed.std() + others.std())
+        if abs(step) > max(1e-3, spread):
+            weak = step < locate.WEAK
+            return "masked with a finite number" if weak else "mask added as a number"
     patterns = {tuple(row.tolist()) for row in columns.flatten(0, 1)}
     if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in allowed}:
         return "mask of another sequence"

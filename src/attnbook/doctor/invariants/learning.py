@@ -11,11 +11,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
-from attnbook.doctor.modes import no_dropout
+from attnbook.doctor.modes import RANDOM, no_dropout
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
-from attnbook.doctor.trace import MOVES, ON_LOGITS, SOFTMAX, Node, back, walk
+from attnbook.doctor.trace import MOVES, ON_LOGITS, SOFTMAX, Node, Trace, back, scalar, walk
 
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
@@ -25,6 +25,7 @@ USUAL = re.compile(
     re.IGNORECASE,
 )
 """Names of the matrices and norms that every block has."""
+ON_RANDOM = ("gt", "ge", "lt", "le", "add", "add_", "floor", "floor_", "logical_not", "bitwise_not")
 
 
 def train_and_eval(subject: Subject) -> Results:
@@ -64,7 +65,8 @@ def dropout(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     with subject.mode(training=True):
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
-        dropped = subject.trace(inputs).of("native_dropout", "bernoulli_")
+        trace = subject.trace(inputs)
+        dropped = trace.of("native_dropout", "bernoulli_")
     if not differ(*outputs):
         if claimed or rate > 0:
             level: Level = "error" if claimed else "warning"
@@ -81,9 +83,35 @@ def dropout(subject: Subject) -> Results:
         level = "error" if abs(others[0] - (1 - claimed)) < 1e-6 else "warning"
         found = f"it drops with probability {others}"
         yield finding(level, "dropout", "other dropout", done, found, f"{claimed}")
+    if claimed and (node := _not_rescaled(subject, trace, claimed)) is not None:
+        found = "a random mask of zeros and ones, and nothing is divided by what it keeps"
+        right = f"what is kept is divided by {1 - claimed:.4g}"
+        where = done + locate.in_module(node)
+        yield finding("error", "dropout", "dropout without rescaling", where, found, right)
     if any(map(_on_logits, dropped)):
         cause, found = "dropout before the softmax", "logits are set to zero, and still get weight"
         yield finding("error", "dropout", cause, done, found, "weights are, after the softmax")
+
+
+def _not_rescaled(subject: Subject, trace: Trace, p: float) -> Node | None:
+    """A product with a random mask of so many zeros, around which nothing makes up for them."""
+
+    def makes_up(node: Node) -> bool:
+        number = scalar(node)[0] if node.name.rstrip("_") in ("mul", "div") else None
+        return any(number and abs(number / x - 1) < 1e-3 for x in (1 - p, 1 / (1 - p)))
+
+    if any(map(makes_up, locate.trace_of(subject).nodes)):
+        return None  # in evaluation, as dropout was at first
+    for node in trace.of("mul", "mul_"):
+        for made, x in node.inputs:
+            random = back(made, (*MOVES, *ON_RANDOM), RANDOM) if x.numel() > 99 else None
+            near = [*node.users, *(n for n, _ in node.inputs if n is not None)]
+            if random is None or x.shape != node.outputs[0].shape or any(map(makes_up, near)):
+                continue
+            off, spread = float((x == 0).float().mean()) - p, (p * (1 - p) / x.numel()) ** 0.5
+            if bool(((x == 0) | (x == 1)).all()) and abs(off) < 4 * spread:
+                return node
+    return None
 
 
 def _on_logits(dropped: Node) -> bool:

@@ -140,9 +140,24 @@ def _finding(
     if same and subject.claims.padding_id is None:
         used = _reaches_weights(subject, inputs)
         cause, where = ("masked with a finite number" if used else "mask ignored"), ""
+        if not used and _obeys_the_first(subject, name, inputs, allowed):
+            cause = "remembers the last call"
     found = f"the outputs of its real tokens changed by {off:.1e}{where}"
     right = "the outputs of real tokens stay the same"
     return finding("error", "padding", cause, done, found, right)
+
+
+def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> bool:
+    """Whether masked tokens have no effect in a batch of another size, which is new to it."""
+    lengths = {subject.length(n): subject.length(n) for n in subject.sources}
+    try:
+        other = one = subject.resized(inputs, lengths, n_sequences=1)
+        for token in torch.nonzero(~allowed[0]).flatten().tolist():
+            other = subject.replaced(other, name, 0, token)
+        outs = [subject.by_token(subject.run(x)) for x in (one, other)]
+    except Exception:  # it takes one size only
+        return False
+    return not bool(changed(*outs)[0, allowed[0]].max() > DIFFERENT)
 
 
 def _reaches_weights(subject: Subject, inputs: Inputs) -> bool:
