@@ -101,6 +101,7 @@ def leak() -> dict[str, float]:
 
     def moved(**flags: bool) -> float:
         torch.manual_seed(0)
+        torch.set_default_dtype(torch.float32)
         layers = Decoder(dim=32, depth=1, heads=4, attn_dim_head=8, **flags)
         model = TransformerWrapper(num_tokens=50, max_seq_len=16, attn_layers=layers)
         model = model.double().eval()

@@ -22,6 +22,7 @@ from attnbook.doctor.subject import (
     seed_all,
     tensors_in,
 )
+from attnbook.doctor.trace import Node
 
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
@@ -82,7 +83,8 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.vocabularies = dict(_vocabularies(subject))
         if subject.claims.batch_first is None and _tokens_come_first(subject):
             subject.batch, subject.tokens, subject.out_tokens = 1, 0, 0
-        return _shortened(_doubled(subject))
+        subject = _doubled(subject)
+        return subject if subject.kind == "pictures" else _shortened(subject)
 
 
 def _subject(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
@@ -225,12 +227,21 @@ def _vocabularies(subject: Subject) -> Iterator[tuple[str, int]]:
         others = [n for n in subject.sources if n != name]
         trace = replace(subject, sources=[name]).trace()
         looked = [n for n in trace.of("embedding", "index", "index_select") if n.depends]
-        tables = [n.inputs[0] for n in looked]
-        sizes = [x.shape[0] for made, x in tables if made is None or not made.depends]
+        tables = [(n.index, *n.inputs[0]) for n in looked]
+        sizes = {i: len(x) for i, made, x in tables if made is None or not made.depends}
+        # By these ids: positions are looked up, too, and may be counted from those that are real.
+        ids = subject.inputs[name]
+        own = [size for index, size in sizes.items() if _looks_up(trace.nodes[index], ids)]
         if sizes:
-            yield name, max(sizes)
+            yield name, max(own or sizes.values())
         elif others and (subject.kind == "loss" or last(name) in LABELS):
             yield name, subject.vocabulary(others[0])
+
+
+def _looks_up(node: Node, ids: Tensor) -> bool:
+    return any(
+        x.numel() == ids.numel() and x.flatten().equal(ids.flatten()) for _, x in node.inputs
+    )
 
 
 def _doubled(subject: Subject) -> Subject:

@@ -72,7 +72,7 @@ def seeds(subject: Subject) -> Results:
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
     inputs, between = subject.fresh(0), {"another one": subject.fresh(1)}
-    if subject.kind not in ("loss", "encoder-decoder"):
+    if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         half = max(1, subject.n_tokens // 2)
         between["a shorter one"] = subject.sliced(between["another one"], half)
     first = subject.run(inputs)
