@@ -98,6 +98,9 @@ CAUSES: dict[str, Cause] = {
     "softmax over the queries": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax over the heads": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
     "softmax over the batch": Cause("logits.softmax(dim=-1): over the keys", ALL_THAT_FOLLOWS),
+    "softmax over an axis of one": Cause(
+        "scores of (batch, tokens, 1): scores.softmax(dim=1)", ALL_THAT_FOLLOWS
+    ),
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
     "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
     "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),
@@ -128,6 +131,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
+    ),
+    "heads and sequences exchanged": Cause(
+        "what was made by view(batch * n_heads, …) is taken apart by view(batch, n_heads, …)",
+        ALL_THAT_FOLLOWS,
     ),
     "heads not concatenated": Cause(
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
@@ -171,6 +178,10 @@ CAUSES: dict[str, Cause] = {
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
         "variance"
     ),
+    "layers start alike": Cause(
+        "nn.TransformerEncoder copies one layer: draw the matrices of each anew"
+    ),
+    "one layer many times": Cause("nn.ModuleList(Layer() for _ in range(n)), not [Layer()] * n"),
     "heads share one projection": Cause(
         "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
     ),
@@ -216,13 +227,19 @@ CAUSES: dict[str, Cause] = {
     "queries turned ahead of keys": Cause(
         "rotate queries and keys by the same positions, torch.arange(tokens)", ("cache",)
     ),
+    "angles in half precision": Cause(
+        "torch.outer(positions.float(), frequencies.float()), and only then .to(x.dtype)"
+    ),
     "values are rotated": Cause("rotate queries and keys only"),
     "bias rises with distance": Cause(
         "bias = -slope * (query position - key position)", ("order",)
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
     "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
-    "other window": Cause("a window of w allows 0 ≤ query position - key position < w"),
+    "other window": Cause(
+        "a window of w allows 0 ≤ query position - key position < w",
+        ("prefix", "cache", "training", "window"),
+    ),
     "other sinusoids": Cause(
         "angle = t / 10000**(2 * i / d_model); table[:, 0::2] = sin(angle), [:, 1::2] = cos(angle)"
     ),
@@ -251,11 +268,17 @@ CAUSES: dict[str, Cause] = {
     "random in evaluation": Cause(
         "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
     ),
+    "seeds the generator": Cause(
+        "no torch.manual_seed in forward: all dropout after it is the same in every step"
+    ),
     "mask only in training": Cause("the mask belongs in both modes", LEAKS),
     "mask only in evaluation": Cause("the mask belongs in both modes", LEAKS),
     "training differs from evaluation": Cause("nothing but dropout may differ"),
     "no dropout in training": Cause("nn.Dropout(p) on the weights and branches, as claimed"),
     "other dropout": Cause("p is the probability to drop, not to keep"),
+    "dropout without rescaling": Cause(
+        "F.dropout(x, p, self.training), which divides what it keeps by 1 - p"
+    ),
     "dropout before the softmax": Cause("drop weights: F.dropout(logits.softmax(-1), p)"),
     "remembers the last call": Cause(
         "keep nothing in self between calls: pass the cache in and out", ALL
