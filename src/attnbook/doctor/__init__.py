@@ -118,7 +118,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         >>> diagnose(model, ids, causal=True).healthy
         True
         >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
-        not so many heads
+        wrong number of heads
     """
     said = Claims.of(claims)
     started = time.perf_counter()
@@ -178,7 +178,7 @@ def stir(subject: Subject) -> None:
 def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJudged]:
     """What a check found; that it failed, if it did, is told and stops no other."""
     if check.needs and getattr(subject.claims, check.needs) is None:
-        return [NotJudged(name, "nobody said", f"{check.needs}=…")]
+        return [NotJudged(name, "not claimed", f"{check.needs}=…")]
     try:
         return list(check.run(subject))
     except Exception as error:  # the reader's module raised it, or the check

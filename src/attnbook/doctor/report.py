@@ -20,9 +20,9 @@ class Finding:
             designs. ``"note"``: good to know.
         check: the check that found it, for instance ``"future"``.
         cause: its likely cause in a few words, one of ``attnbook.doctor.causes.CAUSES``.
-        done: what was done to the module.
+        done: what was done to the module; printed as ``tried``.
         found: what came out.
-        right: what a right module gives.
+        right: what a right module gives; printed as ``expected``.
         remedy: the line to write.
         also: what else this cause explains: other checks that failed.
     """
@@ -50,8 +50,8 @@ class NotJudged:
     """A check that could not be made, and what would let it be made.
 
     Example:
-        >>> print(NotJudged("future", "nobody said that it is causal", "causal=True"))
-        future: nobody said that it is causal (claim causal=True)
+        >>> print(NotJudged("future", "not claimed", "causal=True"))
+        future: not claimed (claim causal=True)
     """
 
     check: str
