@@ -215,4 +215,5 @@ def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJud
         return list(check.run(subject))
     except Exception as error:  # the reader's module raised it, or the check
         said = str(error).partition("\n")[0][:120]
-        return [NotJudged(name, f"the check raised {type(error).__name__}: {said}")]
+        why = f"the check raised {type(error).__name__}: {said}"
+        return [NotJudged(name, why, raised=True)]
