@@ -155,6 +155,12 @@ def test_without_claims_it_says_what_is_missing() -> None:
         assert f"(claim {wanted}" in text
 
 
+def test_a_check_that_raised_is_seen() -> None:
+    text = str(diagnose(Separate(), torch.randn(2, 6, 16), cache=True))
+    assert ", 1 check raised (" in text.splitlines()[0]
+    assert "not judged:\n  cache: the check raised TypeError" in text
+
+
 def test_a_report_is_text_html_and_data() -> None:
     report = diagnose(Separate("no scale"), torch.randn(2, 6, 16), scale="1/sqrt(d_head)")
     assert report.causes == ("no scale",)
@@ -191,7 +197,13 @@ def test_from_a_shell(tmp_path, capsys) -> None:
     assert claim("position=rotary") == ("position", "rotary")
     assert main([f"{file}:M", "--vectors", "2,6,17"]) == 2
     assert "it raised" in capsys.readouterr().out
+    file.write_text("from torch import nn\nE = nn.Embedding(10, 16)\n")
+    assert main([f"{file}:E", "--ids", "2,60"]) == 2
+    assert "--vocab" in capsys.readouterr().out
     for wrong, said in (
+        ([f"{file}", "--ids", "2,6"], "give file.py:name, not"),
+        ([f"{file}:E", "--ids", "2,6", "causal=yes"], "must be True or False, got 'yes'"),
+        ([f"{file}:E", "--ids", "2,6", "mask={'argument':'m'}"], "but the call has input"),
         ([f"{file}:M"], "give the shape of an input"),
         ([f"{file}:N", "--vectors", "2,6,16"], "there is no 'N' in"),
         ([f"{file}x:M", "--vectors", "2,6,16"], "there is no file"),
