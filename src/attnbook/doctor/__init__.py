@@ -166,24 +166,24 @@ def of_call(said: Claims, module: Callable[..., Any], example: tuple[Any, ...]) 
     Raises:
         ValueError: if it has not: names those that it has.
     """
+    if said.mask is None:
+        return said
     module = getattr(module, "_orig_mod", module)  # of a compiled module
     try:
         found = inspect.signature(module.forward if isinstance(module, nn.Module) else module)
     except (TypeError, ValueError):  # it is written in C
         return said
-    if said.mask is None:
-        return said
     wanted, names = said.mask.argument, list(found.parameters)
     paths = [path for path, _ in tree_flatten_with_path((example, said.keywords or {}))[0]]
-    keys = [str(path[-1].key) for path in paths if hasattr(path[-1], "key")]
-    if isinstance(wanted, str):
-        free = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
-        known = free or wanted.rpartition(".")[2] in (*names, *keys)
+    names += [str(path[-1].key) for path in paths if hasattr(path[-1], "key")]  # in a dictionary
+    if isinstance(wanted, int):
+        known = 0 <= wanted < max(len(paths), len(found.parameters))
+        wanted = names[wanted] if known and wanted >= len(paths) else wanted
     else:
-        known = 0 <= wanted < max(len(paths), len(names))
-        wanted = wanted if wanted < len(paths) or not known else names[wanted]
+        free = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
+        known = free or wanted.rpartition(".")[2] in names
     if not known:
-        has = ", ".join(dict.fromkeys((*names, *keys)))
+        has = ", ".join(dict.fromkeys(names))
         raise ValueError(f"mask's argument is {wanted!r}, but the call has {has}")
     return replace(said, mask=replace(said.mask, argument=wanted))
 
