@@ -364,7 +364,7 @@ def _grouped() -> Iterator[Planted]:
         lambda b: Separate(heads=2 if b else 4),
         vectors,
         {**CAUSAL, "n_heads": 4},
-        ("not so many heads",),
+        ("wrong number of heads",),
     )
 
 

@@ -90,6 +90,37 @@ def test_unknown_claim() -> None:
     assert Claims.of({"mask": {"argument": "m"}}).mask.argument == "m"
 
 
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"mask": {"argument": "attn_mask"}}, "is 'attn_mask', but the call has x, mask"),
+        ({"mask": {"argument": 2}}, "is 2, but the call has x, mask"),
+        (
+            {"mask": {"argument": "mask", "true": "keep"}},
+            "(?s)true.*'keep'",
+        ),  # or the tests' types say so
+        ({"mask": {"argument": "mask", "shape": "xy"}}, "shape must be of b, h, q, k and 1"),
+        ({"mask": {"argument": "mask", "dtype": "half"}}, "(?s)dtype.*'half'"),
+        ({"mask": "attention_mask"}, "mask must be a Mask or a dictionary"),
+        ({"position": "rope"}, "position must be 'none', 'learned', .*, got 'rope'"),
+        ({"causal": "yes"}, "causal must be True or False, got 'yes'"),
+        ({"n_heads": "four"}, "n_heads must be a whole number, got 'four'"),
+        ({"n_heads": True}, "n_heads must be a whole number, got True"),
+        ({"padding_id": "PAD"}, "padding_id must be a whole number"),
+        ({"scale": "foo"}, "scale must be '1/sqrt.d_head.' or a number, got 'foo'"),
+        ({"shared": ("query", "keys")}, "shared must be 'query', .*, got 'keys'"),
+    ],
+)
+def test_misspelt_claims_are_refused(claims, said) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        diagnose(Separate(), torch.randn(2, 6, 16), **claims)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    said = Claims.of({"n_heads": np.int64(4), "causal": np.True_, "scale": torch.tensor(0.5)})
+    assert [type(x) for x in (said.n_heads, said.causal, said.scale)] == [int, bool, float]
+
+
 def test_functions_and_bound_methods() -> None:
     model = Decoder()
     ids = torch.randint(1, 23, (2, 6))
@@ -122,6 +153,12 @@ def test_without_claims_it_says_what_is_missing() -> None:
     text = str(diagnose(Separate(causal=False), torch.randn(2, 6, 16)))
     for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=… or", "window=…"):
         assert f"(claim {wanted}" in text
+
+
+def test_a_check_that_raised_is_seen() -> None:
+    text = str(diagnose(Separate(), torch.randn(2, 6, 16), cache=True))
+    assert ", 1 check raised (" in text.splitlines()[0]
+    assert "not judged:\n  cache: the check raised TypeError" in text
 
 
 def test_a_report_is_text_html_and_data() -> None:
@@ -160,7 +197,13 @@ def test_from_a_shell(tmp_path, capsys) -> None:
     assert claim("position=rotary") == ("position", "rotary")
     assert main([f"{file}:M", "--vectors", "2,6,17"]) == 2
     assert "it raised" in capsys.readouterr().out
+    file.write_text("from torch import nn\nE = nn.Embedding(10, 16)\n")
+    assert main([f"{file}:E", "--ids", "2,60"]) == 2
+    assert "--vocab" in capsys.readouterr().out
     for wrong, said in (
+        ([f"{file}", "--ids", "2,6"], "give file.py:name, not"),
+        ([f"{file}:E", "--ids", "2,6", "causal=yes"], "must be True or False, got 'yes'"),
+        ([f"{file}:E", "--ids", "2,6", "mask={'argument':'m'}"], "but the call has input"),
         ([f"{file}:M"], "give the shape of an input"),
         ([f"{file}:N", "--vectors", "2,6,16"], "there is no 'N' in"),
         ([f"{file}x:M", "--vectors", "2,6,16"], "there is no file"),

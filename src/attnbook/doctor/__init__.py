@@ -7,13 +7,16 @@
 True
 """
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten_with_path
 
 from attnbook.doctor import (
     blocks,
@@ -109,7 +112,8 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         The report. ``report.healthy`` says whether there is no error.
 
     Raises:
-        TypeError: if a claim is not known.
+        TypeError: if a claim is not known, or not of its type.
+        ValueError: if its value is not known, or the call has no such argument.
 
     Example:
         >>> from attnbook import LanguageModel, ModelConfig
@@ -118,9 +122,9 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         >>> diagnose(model, ids, causal=True).healthy
         True
         >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
-        not so many heads
+        wrong number of heads
     """
-    said = Claims.of(claims)
+    said = of_call(Claims.of(claims), module, example)
     started = time.perf_counter()
     findings: list[Finding] = []
     not_judged: list[NotJudged] = []
@@ -156,6 +160,34 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
     )
 
 
+def of_call(said: Claims, module: Callable[..., Any], example: tuple[Any, ...]) -> Claims:
+    """The claims, if the call has the argument that is the mask; by name if not in the example.
+
+    Raises:
+        ValueError: if it has not: names those that it has.
+    """
+    if said.mask is None:
+        return said
+    module = getattr(module, "_orig_mod", module)  # of a compiled module
+    try:
+        found = inspect.signature(module.forward if isinstance(module, nn.Module) else module)
+    except (TypeError, ValueError):  # it is written in C
+        return said
+    wanted, names = said.mask.argument, list(found.parameters)
+    paths = [path for path, _ in tree_flatten_with_path((example, said.keywords or {}))[0]]
+    names += [str(path[-1].key) for path in paths if hasattr(path[-1], "key")]  # in a dictionary
+    if isinstance(wanted, int):
+        known = 0 <= wanted < max(len(paths), len(found.parameters))
+        wanted = names[wanted] if known and wanted >= len(paths) else wanted
+    else:
+        free = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
+        known = free or wanted.rpartition(".")[2] in names
+    if not known:
+        has = ", ".join(dict.fromkeys(names))
+        raise ValueError(f"mask's argument is {wanted!r}, but the call has {has}")
+    return replace(said, mask=replace(said.mask, argument=wanted))
+
+
 def call_failed(error: CallFailed) -> Finding:
     """The only finding, if there is nothing to examine."""
     done, found = error.args
@@ -178,9 +210,10 @@ def stir(subject: Subject) -> None:
 def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJudged]:
     """What a check found; that it failed, if it did, is told and stops no other."""
     if check.needs and getattr(subject.claims, check.needs) is None:
-        return [NotJudged(name, "nobody said", f"{check.needs}=…")]
+        return [NotJudged(name, "not claimed", f"{check.needs}=…")]
     try:
         return list(check.run(subject))
     except Exception as error:  # the reader's module raised it, or the check
         said = str(error).partition("\n")[0][:120]
-        return [NotJudged(name, f"the check raised {type(error).__name__}: {said}")]
+        why = f"the check raised {type(error).__name__}: {said}"
+        return [NotJudged(name, why, raised=True)]

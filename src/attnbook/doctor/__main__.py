@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--vocab", type=int, default=50, help="how many ids there are (50)")
     add("--seed", type=int, default=0, help="for the weights and inputs (0)")
-    add("claims", nargs="*", help="name=value, for instance causal=True")
+    add("claims", nargs="*", metavar="name=value", help="name=value, for instance causal=True")
     given = parser.parse_intermixed_args(arguments)
     if not given.inputs:
         parser.error("give the shape of an input: --vectors 2,6,64 or --ids 2,6")
@@ -59,16 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         claims = dict(map(claim, given.claims))
         Claims.of(claims)
         module = load(given.what)
+        report = diagnose(module, *(draw(given.vocab) for draw in given.inputs), **claims)
     except (LookupError, TypeError, ValueError) as error:
-        parser.error(str(error.args[0]))
-    report = diagnose(module, *(draw(given.vocab) for draw in given.inputs), **claims)
+        said = str(error).partition("\n")[0]
+        parser.exit(2, f"{parser.prog}: error: {said}\n")
     print(report)
+    if report.errors and "index out of range" in report.errors[0].found:
+        print(f"ids below {given.vocab} were drawn; give the number of ids that it has as --vocab")
     return 0 if report.healthy else 2 if report.findings[0].check == "the call" else 1
 
 
 def load(what: str) -> Any:
     """The module that ``file.py:name`` is, or makes."""
-    path, _, name = what.rpartition(":")
+    path, colon, name = what.rpartition(":")
+    if not colon:
+        raise LookupError(f"give file.py:name, not {what!r}")
     if not Path(path).is_file():
         raise LookupError(f"there is no file {path!r}; give file.py:name")
     sys.path.insert(0, str(Path(path).resolve().parent))  # for what it imports

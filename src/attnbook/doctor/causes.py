@@ -150,7 +150,9 @@ CAUSES: dict[str, Cause] = {
     "attention over the batch": Cause(
         "nn.MultiheadAttention(..., batch_first=True), or give it (tokens, batch, d_model)", LEAKS
     ),
-    "not so many heads": Cause("split the width into n_heads parts of d_head = d_model / n_heads"),
+    "wrong number of heads": Cause(
+        "split the width into n_heads parts of d_head = d_model / n_heads"
+    ),
     "other groups of heads": Cause(
         "key.repeat_interleave(n_heads // n_kv_heads, dim=1), not key.repeat(1, groups, 1, 1)"
     ),

@@ -1,8 +1,16 @@
 """What only the author of a module knows."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from torch import Tensor
+
+from attnbook.blocks import check_choice
+
+Position = Literal["none", "learned", "sinusoidal", "rotary", "alibi", "relative"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,25 @@ class Mask:
     true: Literal["attend", "blocked", "add"] = "attend"
     dtype: Literal["bool", "int", "float"] = "bool"
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no mask can be."""
+        for name, kind in get_type_hints(Mask).items():
+            checked(f"mask's {name}", getattr(self, name), kind)
+        if not set(self.shape) <= set("bhqk1"):
+            raise ValueError(f"mask's shape must be of b, h, q, k and 1, got {self.shape!r}")
+
+
+IN_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a tuple of names",
+    Callable: "a function",
+    Mapping: "a dictionary",
+    Mask: "a Mask or a dictionary of what it takes",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +87,7 @@ class Claims:
     causal: bool | None = None
     n_heads: int | None = None
     n_kv_heads: int | None = None
-    scale: float | str | None = None
+    scale: float | Literal["1/sqrt(d_head)"] | None = None
     mask: Mask | None = None
     window: int | None = None
     position: str | None = None
@@ -73,21 +100,58 @@ class Claims:
     padding_id: int | None = None
     vocab_size: int | None = None
     batch_first: bool | None = None
-    shared: tuple[str, ...] = ()
+    shared: tuple[Literal["query", "key", "value", "heads"], ...] = ()
     residual: bool = False
     half: bool = False
     keywords: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown kind of positions."""
+        if self.position is not None:
+            check_choice("position", self.position, Position)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Claims":
         """The claims, with a mask made from a dictionary.
 
         Raises:
-            TypeError: if one is not known: names those that are.
+            TypeError: if one is not known, or not of its type: names those that are.
+            ValueError: if a word is not known: names those that are.
         """
-        known = [field.name for field in fields(cls)]
+        kinds = get_type_hints(cls)
         for name in given:
-            if name not in known:
-                raise TypeError(f"there is no claim {name!r}; there are {', '.join(known)}")
+            if name not in kinds:
+                raise TypeError(f"there is no claim {name!r}; there are {', '.join(kinds)}")
         mask = given.get("mask")
-        return cls(**{**given, "mask": Mask(**mask) if isinstance(mask, Mapping) else mask})
+        made = {"mask": Mask(**mask)} if isinstance(mask, Mapping) else {}
+        return cls(**{k: checked(k, x, kinds[k]) for k, x in {**given, **made}.items()})
+
+
+def checked(name: str, given: Any, kind: Any) -> Any:
+    """A value that is of a field's type, a number of numpy or torch as Python's.
+
+    Raises:
+        TypeError: if it is not: names what was given and what is expected.
+        ValueError: the same of a word.
+
+    Example:
+        >>> checked("n_heads", "four", int | None)
+        Traceback (most recent call last):
+        TypeError: n_heads must be a whole number, got 'four'
+    """
+    if isinstance(given, np.generic | Tensor) and given.ndim == 0:
+        given = given.item()
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
+    types = [get_origin(one) or one for one in kinds if get_origin(one) is not Literal]
+    allowed = (*types, int) if float in types else tuple(types)
+    if isinstance(given, tuple) and tuple in types:
+        return tuple(checked(name, one, get_args(kind)[0]) for one in given)
+    if isinstance(given, str) and given in words:
+        return given
+    if isinstance(given, allowed) and (bool in types or not isinstance(given, bool)):
+        return given
+    *others, last = [*map(repr, words), *(IN_WORDS[one] for one in types if one is not NoneType)]
+    expected = " or ".join([", ".join(others), last] if others else [last])
+    error = ValueError if words and isinstance(given, str) else TypeError
+    raise error(f"{name} must be {expected}, got {given!r}")

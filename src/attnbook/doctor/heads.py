@@ -231,7 +231,7 @@ def number_of_heads(subject: Subject) -> Results:
     yield finding(
         "error",
         "number of heads",
-        "not so many heads",
+        "wrong number of heads",
         "counted the heads of the weights",
         f"{sorted(counts)} of width {found[0].query.shape[-1]}",
         f"{claimed}, as claimed",
@@ -258,7 +258,7 @@ def groups(subject: Subject) -> Results:
         if claimed is not None and distinct != claimed:
             done, found = "compared the keys of the heads", f"{distinct} different key heads"
             right = f"{claimed}, as claimed"
-            yield finding("error", "groups", "not so many heads", done, found, right)
+            yield finding("error", "groups", "wrong number of heads", done, found, right)
             return
         right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
         if distinct not in (1, n_heads) and not keys == values == right_keys:

@@ -20,9 +20,9 @@ class Finding:
             designs. ``"note"``: good to know.
         check: the check that found it, for instance ``"future"``.
         cause: its likely cause in a few words, one of ``attnbook.doctor.causes.CAUSES``.
-        done: what was done to the module.
+        done: what was done to the module; printed as ``tried``.
         found: what came out.
-        right: what a right module gives.
+        right: what a right module gives; printed as ``expected``.
         remedy: the line to write.
         also: what else this cause explains: other checks that failed.
     """
@@ -50,13 +50,14 @@ class NotJudged:
     """A check that could not be made, and what would let it be made.
 
     Example:
-        >>> print(NotJudged("future", "nobody said that it is causal", "causal=True"))
-        future: nobody said that it is causal (claim causal=True)
+        >>> print(NotJudged("future", "not claimed", "causal=True"))
+        future: not claimed (claim causal=True)
     """
 
     check: str
     why: str
     claim: str = ""
+    raised: bool = False
 
     def __str__(self) -> str:
         """One line."""
@@ -106,6 +107,11 @@ class Report:
         """The causes of the errors."""
         return tuple(finding.cause for finding in self.errors)
 
+    @property
+    def raised(self) -> tuple[NotJudged, ...]:
+        """The checks that raised: the module does not do what is claimed, or can't be examined."""
+        return tuple(x for x in self.not_judged if x.raised)
+
     def __str__(self) -> str:
         """All of it, the errors first."""
         parts = [self._title(), *map(str, (*self.errors, *self.warnings, *self.notes))]
@@ -113,7 +119,7 @@ class Report:
             parts.append(_wrapped("held: ", ", ".join(self.passed)))
         if self.not_judged:
             parts.append(
-                "not judged:\n" + "\n".join(_wrapped("  ", str(x)) for x in self.not_judged)
+                "not judged:\n" + "\n".join(_wrapped("  ", str(x)) for x in self._missing())
             )
         return "\n".join(parts)
 
@@ -124,12 +130,17 @@ class Report:
             return "NOT healthy: the example can't be called"
         state = "healthy" if self.healthy else "NOT healthy"
         count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
+        if self.raised:
+            count += f", {_number(self.raised, 'check')} raised"
         return f"{state}: {count} ({self.subject})"
+
+    def _missing(self) -> list[NotJudged]:
+        return sorted(self.not_judged, key=lambda x: not x.raised)  # those that raised first
 
     def _repr_html_(self) -> str:
         """For notebooks: a line for each finding, which opens."""
         rows = "".join(_row(x) for x in (*self.errors, *self.warnings, *self.notes))
-        held = _folded("Held", self.passed) + _folded("Not judged", map(str, self.not_judged))
+        held = _folded("Held", self.passed) + _folded("Not judged", map(str, self._missing()))
         return f"<div><p><strong>{html.escape(self._title())}</strong></p>{rows}{held}</div>"
 
     def _of(self, level: Level) -> tuple[Finding, ...]:
@@ -164,7 +175,7 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     return kept
 
 
-def _number(things: tuple[Finding, ...], name: str) -> str:
+def _number(things: tuple[object, ...], name: str) -> str:
     return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
