@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
@@ -163,7 +163,25 @@ def _finding(
             cause = "remembers the last call"
     found = f"the outputs of its real tokens changed by {off:.1e}{where}"
     right = "the outputs of real tokens stay the same"
-    return finding("error", "padding", cause, done, found, right)
+    one = finding("error", "padding", cause, done, found, right)
+    argument = _of_torch(subject, where) if cause == "padding is attended to" else ""
+    if not argument:
+        return one
+    given = f"{argument}=(ids == padding_id), True = blocked, of shape (batch, keys)"
+    return replace(one, remedy=f"{given}, for every attention")
+
+
+def _of_torch(subject: Subject, where: str) -> str:
+    """The argument for padding, where a module of torch attends."""
+    name = where.rpartition(" in ")[2]
+    parts = {n: part for m in subject.modules for n, part in m.named_modules()}
+    if not isinstance(parts.get(name), nn.MultiheadAttention):
+        return ""
+    parent, _, own = name.rpartition(".")
+    if isinstance(parts.get(parent), nn.TransformerDecoderLayer):
+        return ("memory" if own == "multihead_attn" else "tgt") + "_key_padding_mask"
+    encodes = isinstance(parts.get(parent), nn.TransformerEncoderLayer)
+    return "src_key_padding_mask" if encodes else "key_padding_mask"
 
 
 def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> bool:
