@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
+from attnbook.doctor.observed import path
 from attnbook.doctor.subject import Inputs, Subject, changed
 from attnbook.doctor.trace import MOVES, PRODUCTS, SOFTMAX, Attention, Node, Trace
 
@@ -128,24 +129,28 @@ def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
 def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
     """Why a real token depends on padding, and where."""
     n_sequences, n_keys = allowed.shape
+    token = int((~allowed[0]).nonzero()[-1])
+    one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
+    longer = _with_more_keys(one, other, allowed, token)
 
     def columns(weights: Tensor) -> Tensor:
         """Which keys somebody attends to: (batch, heads, keys)."""
         return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
 
     masked = False
-    for a in subject.trace(inputs).attentions:
-        if a.weights.shape[-1] != n_keys or len(a.weights) % n_sequences:
+    for a in one.attentions:
+        real = longer.get(a.weights.shape[-1])
+        if real is None or len(a.weights) % n_sequences:
             continue
         where = locate.in_module(a.softmax_node)
-        if (columns(a.weights) & ~allowed[:, None]).any():
-            return _open_padding(subject, a, columns(a.weights), allowed), where
-        if (columns(a.softmax) & ~allowed[:, None]).any():
+        if (columns(a.weights) & ~real[:, None]).any():
+            return _open_padding(subject, a, columns(a.weights), real), where
+        if (columns(a.softmax) & ~real[:, None]).any():
             return "mask after the softmax", where
         masked = True
     if masked and subject.kind == "pooled":
         return "padding is pooled", ""
-    for softmax in subject.trace(inputs).of(*SOFTMAX):
+    for softmax in one.of(*SOFTMAX):
         axis = int(softmax.args[1]) % softmax.outputs[0].dim()
         logits, soft = (x.movedim(axis, -1) for x in (softmax.args[0], softmax.outputs[0]))
         if soft.shape[-1] != n_keys or len(soft) != n_sequences:
@@ -153,13 +158,44 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
         padding = ~allowed.view(n_sequences, *[1] * (soft.dim() - 2), n_keys).expand_as(soft)
         if soft[padding].any() and _constant(logits[padding]):
             return "masked with a finite number", locate.in_module(softmax)
-    token = int((~allowed[0]).nonzero()[-1])
-    one, other = subject.trace(inputs), subject.trace(subject.replaced(inputs, name, 0, token))
     node = first_spread(one, other, n_keys, {token}, square=True)
     cause = _cause_of(node, one, "tokens mixed elsewhere")
+    if cause.endswith("without transposing") and not _at_heads(node, one):
+        cause = "padding is attended to"
     if cause == "convolution into the future" and not subject.claims.causal:
         cause = "convolution over padding"
     return cause, _at(node)
+
+
+def _with_more_keys(one: Trace, other: Trace, allowed: Tensor, token: int) -> dict[int, Tensor]:
+    """What is not padding, (batch, keys), by the number of keys: tokens may be put before it."""
+    n_sequences, n_keys = allowed.shape
+    found = {n_keys: allowed}
+    for a, b in zip(one.attentions, other.attentions, strict=False):
+        n = a.key.shape[1]
+        if n <= n_keys or n in found or a.key.shape != b.key.shape:
+            continue
+        moved = (a.key != b.key).any(-1).any(0).nonzero().flatten().tolist()
+        if len(moved) == 1 and 0 <= moved[0] - token <= n - n_keys:
+            found[n] = torch.ones(n_sequences, n, dtype=torch.bool)
+            found[n][:, moved[0] - token :][:, :n_keys] = allowed
+    return found
+
+
+def _at_heads(node: Node | None, trace: Trace) -> bool:
+    """Whether an operation views queries, keys, values, or what the attention gave."""
+    if node is None or node.name not in MOVES:
+        return False
+    ends = [n for a in trace.attentions for n in (a.query_node, a.key_node, a.value_node)]
+    if any(node is n for end in ends for n, _ in path(end)):
+        return True
+    contexts, now = {a.context_node.index for a in trace.attentions}, node
+    while now.name in MOVES:
+        maker = next((n for n in now.makers if n is not None), None)
+        if maker is None:
+            return False
+        now = maker
+    return now.index in contexts
 
 
 def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allowed: Tensor) -> str:

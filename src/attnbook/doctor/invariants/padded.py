@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
@@ -36,13 +36,19 @@ def padding(subject: Subject) -> Results:
         yield NotJudged("padding", "the example is shorter than four tokens")
     elif subject.claims.mask is None and subject.claims.padding_id is None:
         yield from _guessed(subject)
+    elif subject.claims.mask is None and not any(map(subject.is_ids, padded(subject))):
+        yield NotJudged("padding", "its tokens are vectors, not ids", "mask=…")
     else:
+        compared = False
         for name in padded(subject):
             for allowed in _patterns(subject, name):
-                found = _leak(subject, name, allowed)
-                if found is not None:
-                    yield found
-                    return
+                for found in _compared(subject, name, allowed):
+                    compared = True
+                    if found is not None:
+                        yield found
+                        return
+        if not compared:
+            yield NotJudged("padding", "it takes one length only")
 
 
 def padded(subject: Subject) -> list[str]:
@@ -73,7 +79,8 @@ def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
 def _counts(subject: Subject, name: str, allowed: Tensor, with_hole: Tensor) -> bool:
     """Whether only the number of tokens in a mask counts: it is made to lengths."""
     masks = (with_hole, allowed & allowed.roll(-1, 1), allowed)
-    given = (block(subject, subject.fresh(0), name, mask) for mask in masks)
+    inputs = subject.fresh(0)
+    given = (mask_inputs(subject, inputs, mask, subject.n_tokens) for mask in masks)
     hole, shorter, whole = (subject.by_token(subject.run(x)) for x in given)
     return float(changed(hole, shorter).max()) <= DIFFERENT < float(changed(hole, whole).max())
 
@@ -87,7 +94,8 @@ def _guessed(subject: Subject) -> Results:
         other = replace(subject, claims=claims, traces={})
         try:
             source = subject.attended[0]
-            found.append(_leak(other, source, next(_patterns(other, source))))
+            results = _compared(other, source, next(_patterns(other, source)))
+            found.append(next((x for x in results if x is not None), None))
         except Exception:  # it takes another kind
             continue
     errors = [x for x in found if x is not None]
@@ -102,49 +110,78 @@ def _guessed(subject: Subject) -> Results:
     yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
 
 
-def _leak(subject: Subject, name: str, allowed: Tensor) -> Finding | None:
-    """The finding if padding changes the outputs of real tokens."""
-    inputs = block(subject, subject.fresh(0), name, allowed)
-    base = subject.by_token(subject.run(inputs))
-    real = torch.ones(base.shape[:2], dtype=torch.bool)
-    if name == subject.target and base.shape[1] == allowed.shape[1]:
-        real = allowed
+def _compared(subject: Subject, name: str, allowed: Tensor) -> Iterator[Finding | None]:
+    """For each comparison, the finding if padding changes the outputs of real tokens."""
+    claims, inputs = subject.claims, subject.fresh(0)
+    by_mask = claims.mask is not None
     for sequence in range(min(2, subject.n_sequences)):
-        off, done = 0.0, ""
         blocked = torch.nonzero(~allowed[sequence]).flatten().tolist()
-        if subject.claims.mask is not None and subject.claims.padding_id is None:
-            done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
-            noisy = inputs
+        if by_mask:  # whatever the ids are
+            masked = mask_inputs(subject, inputs, allowed, subject.n_tokens)
+            noisy = masked
             for token in blocked:
                 noisy = subject.replaced(noisy, name, sequence, token)
-            moved = changed(base, subject.by_token(subject.run(noisy)))[sequence]
-            off = float(moved[real[sequence]].max())
+            base, other = (subject.by_token(subject.run(x)) for x in (masked, noisy))
+            moved = changed(base, other)[sequence]
+            off = float(moved[_real(subject, name, base, allowed)[sequence]].max())
+            done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
+            found = _finding(subject, name, masked, allowed, done, off)
+            by_id = claims.padding_id is not None and subject.kind == "pooled"
+            if not (found and by_id and found.cause == "padding is pooled"):  # it pools by the ids
+                yield found
         n_real = allowed.shape[1] - len(blocked)
-        at_end = bool(allowed[sequence, :n_real].all())
-        if off <= DIFFERENT and at_end and (subject.claims.mask is None or subject.is_self):
-            alone = _alone(subject, name, inputs, sequence, n_real)
+        if not allowed[sequence, :n_real].all():
+            continue
+        if not by_mask or subject.is_self or claims.padding_id is not None:
+            filled = block(subject, inputs, name, allowed)
+            alone = _alone(subject, name, filled, sequence, n_real)
             if alone is not None:
+                base = subject.by_token(subject.run(filled))
                 ours = base[sequence : sequence + 1, : alone.shape[1]]
                 off = float(changed(ours, alone).max()) / 10  # other products round otherwise
                 done = f"compared sequence {sequence} padded with the same without padding"
-        if not off <= DIFFERENT:
-            return _finding(subject, name, inputs, allowed, done, off)
-    return None
+                yield _finding(subject, name, filled, allowed, done, off)
+
+
+def _real(subject: Subject, name: str, output: Tensor, allowed: Tensor) -> Tensor:
+    """Which rows of the output, (batch, tokens, …), belong to real tokens."""
+    own = name == subject.target and output.shape[1] == allowed.shape[1]
+    return allowed if own else torch.ones(output.shape[:2], dtype=torch.bool)
 
 
 def _finding(
     subject: Subject, name: str, inputs: Inputs, allowed: Tensor, done: str, off: float
-) -> Finding:
+) -> Finding | None:
+    if off <= DIFFERENT:
+        return None
     cause, where = padding_leak(subject, name, inputs, allowed)
     same = torch.equal(subject.run(inputs), subject.run(subject.fresh(0)))
-    if same and subject.claims.padding_id is None:
+    if same and subject.claims.mask is not None:
         used = _reaches_weights(subject, inputs)
         cause, where = ("masked with a finite number" if used else "mask ignored"), ""
         if not used and _obeys_the_first(subject, name, inputs, allowed):
             cause = "remembers the last call"
     found = f"the outputs of its real tokens changed by {off:.1e}{where}"
     right = "the outputs of real tokens stay the same"
-    return finding("error", "padding", cause, done, found, right)
+    one = finding("error", "padding", cause, done, found, right)
+    argument = _of_torch(subject, where) if cause == "padding is attended to" else ""
+    if not argument:
+        return one
+    given = f"{argument}=(ids == padding_id), True = blocked, of shape (batch, keys)"
+    return replace(one, remedy=f"{given}, for every attention")
+
+
+def _of_torch(subject: Subject, where: str) -> str:
+    """The argument for padding, where a module of torch attends."""
+    name = where.rpartition(" in ")[2]
+    parts = {n: part for m in subject.modules for n, part in m.named_modules()}
+    if not isinstance(parts.get(name), nn.MultiheadAttention):
+        return ""
+    parent, _, own = name.rpartition(".")
+    if isinstance(parts.get(parent), nn.TransformerDecoderLayer):
+        return ("memory" if own == "multihead_attn" else "tgt") + "_key_padding_mask"
+    encodes = isinstance(parts.get(parent), nn.TransformerEncoderLayer)
+    return "src_key_padding_mask" if encodes else "key_padding_mask"
 
 
 def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> bool:
@@ -157,7 +194,8 @@ def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tenso
         outs = [subject.by_token(subject.run(x)) for x in (one, other)]
     except Exception:  # it takes one size only
         return False
-    return not bool(changed(*outs)[0, allowed[0]].max() > DIFFERENT)
+    real = _real(subject, name, outs[0], allowed[:1])
+    return not bool(changed(*outs)[real].max() > DIFFERENT)
 
 
 def _reaches_weights(subject: Subject, inputs: Inputs) -> bool:
@@ -176,7 +214,8 @@ def _alone(
     try:
         if claim is not None:
             short = torch.ones(subject.n_sequences, n_real, dtype=torch.bool)
-            cut = mask_inputs(subject, cut, short, n_real)
+            n_queries = n_real if name == subject.target else subject.n_tokens
+            cut = mask_inputs(subject, cut, short, n_queries)
         return subject.by_token(subject.run(cut))[sequence : sequence + 1]
     except Exception:  # it takes one length only
         return None
