@@ -9,7 +9,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, projected
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Inputs, Subject
-from attnbook.doctor.trace import PRODUCTS, Attention, Node
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, back
 
 
 def residual(subject: Subject) -> Results:
@@ -33,6 +33,8 @@ def residual(subject: Subject) -> Results:
         yield finding(level, "residual", "no way around the attention", done, found_, right)
         return
     for node in _layers_after(found, None if in_a_row else subject.trace(inputs).nodes[-1]):
+        if back(node.makers[0], MOVES, ("cat",)):
+            continue  # it joins two streams, as the skips of a U-Net do
         if in_a_row and not _depends(subject, inputs, other, {node.index}):
             done = f"set what a layer gives to zero{locate.in_module(node)}, and changed two tokens"
             found_, right = "its output did not change", "x + layer(x): it changes"

@@ -98,7 +98,8 @@ def names(factor: float, subject: Subject, a: Attention) -> list[str]:
         "scale of d_model": [(d * n_heads) ** -0.5, (width_before(a.query_node) or d) ** -0.5],
         "no scale": [1.0],
         "scaled twice": [1 / d],
-        "scale of the heads": [n_heads**-0.5],
+        # Of two heads it is 2 / sqrt(8), which talking heads that are added have as well.
+        "scale of the heads": [n_heads**-0.5] if n_heads > 2 else [],
         "scale of the tokens": [n**-0.5 for n in a.weights.shape[1:]],
     }
     fits = [
