@@ -192,9 +192,9 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
 
 
 def _says_sequence_first(subject: Subject) -> bool:
-    """Torch's own modules say so, or the attentions in them."""
+    """Torch's own attention says so, or that of its own encoders and decoders."""
     said = getattr(subject.module, "batch_first", None)
-    if said is None and type(subject.module).__module__.startswith("torch.nn"):
+    if said is None and type(subject.module).__module__ == "torch.nn.modules.transformer":
         parts = (m for part in subject.modules for m in part.modules())
         said = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
     return said is False
