@@ -109,7 +109,7 @@ class Report:
 
     @property
     def raised(self) -> tuple[NotJudged, ...]:
-        """The checks that raised: the module does not do what is claimed, or can't be examined."""
+        """The checks that raised, the module does not do what is claimed, or can't be examined."""
         return tuple(x for x in self.not_judged if x.raised)
 
     def __str__(self) -> str:
