@@ -48,14 +48,3 @@ def test_library_is_healthy(design: Design) -> None:
 @pytest.mark.parametrize("design", IN_LIBRARIES)
 def test_library_is_healthy_without_claims(design: Design) -> None:
     healthy(design.report(claimed=False))
-
-
-@pytest.mark.parametrize("design", MORE, ids=lambda design: design.name)
-def test_unusual_design_is_healthy(design: Design) -> None:
-    healthy(design.report(claimed=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", MORE, ids=lambda design: design.name)
-def test_unusual_design_is_healthy_without_claims(design: Design) -> None:
-    healthy(design.report(claimed=False))

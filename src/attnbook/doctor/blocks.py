@@ -10,7 +10,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, Node, scalar
+from attnbook.doctor.trace import MOVES, Node, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 
@@ -93,14 +93,9 @@ def _unmoved(node: Node | None) -> Node | None:
 
 def _users(node: Node) -> list[Node]:
     """What uses what a node gives, moved or dropped out or not."""
-    queue, found = list(node.users), []
-    while queue:
-        user = queue.pop()
-        if user.name in (*MOVES, "native_dropout"):
-            queue += user.users
-        else:
-            found.append(user)
-    return found
+    through = (*MOVES, "native_dropout")
+    later = walk(node.users, lambda n: n.users if n.name in through else [])
+    return [user for user in later if user.name not in through]
 
 
 def embedding_scale(subject: Subject) -> Results:

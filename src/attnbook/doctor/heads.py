@@ -8,7 +8,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, equal_heads, heads_in, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
 
 def heads(subject: Subject) -> Results:
@@ -120,17 +120,13 @@ def _merged(trace: Trace) -> list[tuple[Node, Tensor, set[int]]]:
 
 
 def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
-    queue, seen, reached = [node], set(), set()
-    while queue:
-        now = queue.pop()
-        if now is None or now.index in seen:
-            continue
-        seen.add(now.index)
-        if now.index in contexts:
-            reached.add(now.index)
-        elif now.name in (*MOVES, "cat", "stack"):
-            queue += [n for n, _ in now.inputs]
-    return reached
+    """Those that a node is made of by moving numbers alone."""
+
+    def before(now: Node) -> list[Node | None]:
+        moved = now.name in (*MOVES, "cat", "stack") and now.index not in contexts
+        return now.makers if moved else []
+
+    return contexts & {now.index for now in walk([node], before)}
 
 
 def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
@@ -175,13 +171,9 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
         return  # with the same values, a mean is right
     wanted = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
     through = (*MOVES, "mean", "sum", "add", "add_", "div", "mul", "stack", "cat")
-    queue, seen = list(first.context_node.users), set()
-    while queue:
-        node = queue.pop()
-        if node.index in seen or node.name not in through:
+    for node in walk(first.context_node.users, lambda n: n.users if n.name in through else []):
+        if node.name not in through:
             continue
-        seen.add(node.index)
-        queue += node.users
         gave = node.outputs[0].flatten().sort()[0]
         if any(gave.shape == x.shape and torch.allclose(gave, x, atol=1e-6) for x in wanted):
             n_heads, d = len(by_head), by_head.shape[-1]

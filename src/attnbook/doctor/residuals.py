@@ -9,7 +9,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, projected
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Inputs, Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, back
+from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, back, walk
 
 
 def residual(subject: Subject) -> Results:
@@ -59,16 +59,8 @@ def residual(subject: Subject) -> Results:
 def _in_a_row(found: list[Attention]) -> bool:
     """Whether what an attention gives reaches the queries of another: not heads side by side."""
     contexts = {a.context_node.index for a in found}
-    queue, seen = [a.query_node for a in found], set()
-    while queue:
-        node = queue.pop()
-        if node is None or node.index in seen:
-            continue
-        if node.index in contexts:
-            return True
-        seen.add(node.index)
-        queue += [n for n, _ in node.inputs]
-    return False
+    before = walk([a.query_node for a in found], lambda n: n.makers)
+    return any(node.index in contexts for node in before)
 
 
 def _output(subject: Subject, inputs: Inputs, silenced: Collection[int]) -> Tensor:
@@ -85,26 +77,16 @@ def _layers_after(found: list[Attention], last: Node | None) -> list[Node]:
     """Products between the first attention's output projection and the next attention, or all."""
     first = found[0]
     later = [a for a in found if not _same_input(a, first)]
-    queue, own, seen = list(first.context_node.users), set(), set()
-    while queue:  # its output projection, and what is given the stream
-        user = queue.pop()
-        if user.name in PRODUCTS:
-            own.add(user.index)
-        elif user.index not in seen:
-            seen.add(user.index)
-            queue += user.users
+    # Its output projection, and what else is given the stream.
+    users = walk(first.context_node.users, lambda n: [] if n.name in PRODUCTS else n.users)
+    own = {node.index for node in users if node.name in PRODUCTS}
+
+    def before(node: Node) -> list[Node]:
+        return [n for n in node.makers if n and n.depends and n.index >= first.context_node.index]
+
     end = projected(later[0].query_node) if later else last
-    queue, after = [] if end is None else [n for n, _ in end.inputs if n is not None], []
-    seen = own
-    while queue:
-        node = queue.pop()
-        if node.index in seen or node.index < first.context_node.index or not node.depends:
-            continue
-        seen.add(node.index)
-        queue += [n for n, _ in node.inputs if n is not None]
-        if node.name in PRODUCTS and not node.between:
-            after.append(node)
-    return after
+    passed = walk(before(end) if end else [], lambda n: [] if n.index in own else before(n))
+    return [n for n in passed if n.name in PRODUCTS and not n.between and n.index not in own]
 
 
 def _same_input(one: Attention, other: Attention) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, path, width_before
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import Attention, Node
+from attnbook.doctor.trace import Attention, Node, walk
 
 NAMES = ("base", "theta", "rope_theta", "rope_base", "rotary_base")
 
@@ -108,15 +108,11 @@ def base_of(subject: Subject, a: Attention) -> float | None:
     """The base, as claimed, as raised to a power in the call, or as an attribute."""
     if subject.claims.rotary_base is not None:
         return float(subject.claims.rotary_base)
-    queue, seen = [n for n, _ in path(a.query_node)], set()
-    while queue:  # back from the tables that queries are multiplied by
-        node = queue.pop()
-        if node.index in seen:
-            continue
-        seen.add(node.index)
+    queries = (n for n, _ in path(a.query_node))
+    # Back from the tables that queries are multiplied by.
+    for node in walk(queries, lambda n: [m for m in n.makers if m and not m.depends]):
         if node.name == "pow" and isinstance(node.args[0], int | float):
             return float(node.args[0])
-        queue += [n for n, _ in node.inputs if n is not None and not n.depends]
     for module in subject.modules:
         for part in module.modules():
             found = [getattr(part, name, None) for name in NAMES]

@@ -9,7 +9,16 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, path, where, width_before
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, between, numbers_before, scalar
+from attnbook.doctor.trace import (
+    MOVES,
+    PRODUCTS,
+    Attention,
+    Node,
+    between,
+    numbers_before,
+    scalar,
+    walk,
+)
 
 NORMS = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm")
 WRONG = ("multiplied by the root", "scale of d_model", "scale of the heads", "scale of the tokens")
@@ -125,15 +134,7 @@ def _on_values(a: Attention) -> Results:
 
 def _next_factor(node: Node) -> float:
     """The number by which the context is multiplied right away."""
-    queue, seen = list(node.users), set()
-    while queue:
-        user = queue.pop()
-        if user.index in seen:
-            continue
-        seen.add(user.index)
-        if user.name.rstrip("_") in ("mul", "div"):
-            number, fixed = scalar(user)
-            return number if number is not None and fixed else 1.0
-        if user.name in MOVES:
-            queue += user.users
-    return 1.0
+    later = walk(node.users, lambda n: n.users if n.name in MOVES else [])
+    user = next((n for n in later if n.name.rstrip("_") in ("mul", "div")), None)
+    number, fixed = scalar(user) if user is not None else (None, False)
+    return number if number is not None and fixed else 1.0

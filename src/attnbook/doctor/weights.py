@@ -18,6 +18,7 @@ from attnbook.doctor.trace import (
     ahead,
     back,
     factors,
+    walk,
 )
 
 SOFTMAX = ("_softmax", "_safe_softmax")
@@ -64,12 +65,7 @@ def _over_one(subject: Subject) -> Results:
         soft = node.outputs[0]
         if not node.depends or soft.shape[int(node.args[1])] > 1 or n not in soft.shape[1:]:
             continue
-        queue, seen = list(node.users), set()
-        while queue:
-            user = queue.pop()
-            if user.index in seen:
-                continue
-            seen.add(user.index)
+        for user in walk(node.users, lambda n: n.users if n.name in (*MOVES, *ON_WEIGHTS) else []):
             given = [tuple(x.shape) for _, x in user.inputs]
             sums = user.name == "sum" and n not in user.outputs[0].shape[1:]
             if sums or (user.name in PRODUCTS and (n, 1) in [(s[-1], s[-2]) for s in given]):
@@ -78,8 +74,6 @@ def _over_one(subject: Subject) -> Results:
                 cause = "softmax over an axis of one"
                 yield finding("error", "weights", cause, done, found, "it is over the tokens")
                 return
-            if user.name in (*MOVES, *ON_WEIGHTS):
-                queue += user.users
 
 
 def _no_softmax(subject: Subject) -> Results:
@@ -138,17 +132,8 @@ def _of_tokens(subject: Subject, score: Node) -> bool:
 
 def _normalised(context: Node, through: tuple[str, ...] = ()) -> bool:
     """Whether what the values give is divided by something, or normed, right away."""
-    queue, seen = list(context.users), set()
-    while queue:
-        user = queue.pop()
-        if user.index in seen:
-            continue
-        seen.add(user.index)
-        if user.name.rstrip("_") in NORMALISE:
-            return True
-        if user.name in (*MOVES, "mul", *through):
-            queue += user.users
-    return False
+    later = walk(context.users, lambda n: n.users if n.name in (*MOVES, "mul", *through) else [])
+    return any(user.name.rstrip("_") in NORMALISE for user in later)
 
 
 def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]:
