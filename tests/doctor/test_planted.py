@@ -5,8 +5,7 @@ import pytest
 from attnbook.doctor import Report
 from tests.doctor.planted import REGISTRY, Planted
 from tests.doctor.scores import judge
-from tests.doctor.unusual import UNUSUAL, Design
-from tests.doctor.unusual_more import MORE
+from tests.doctor.unusual import UNUSUAL
 
 FIRST = [c for i, c in enumerate(REGISTRY) if c.kind not in {x.kind for x in REGISTRY[:i]}]
 """One style of each kind; ``python -m tests.doctor.scores`` tries them all."""
@@ -35,17 +34,6 @@ def test_twin_is_healthy(case: Planted) -> None:
 @pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)
 def test_twin_is_healthy_without_claims(case: Planted) -> None:
     healthy(judge(case, planted=False, seed=0, claimed=False))
-
-
-@pytest.mark.parametrize("design", [*UNUSUAL, *MORE], ids=lambda design: design.name)
-def test_unusual_design_is_healthy(design: Design) -> None:
-    healthy(design.report(claimed=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", [*UNUSUAL, *MORE], ids=lambda design: design.name)
-def test_unusual_design_is_healthy_without_claims(design: Design) -> None:
-    healthy(design.report(claimed=False))
 
 
 def healthy(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Right modules raise no error: libraries, and unusual designs that are not in `unusual`."""
+"""Right modules raise no error: libraries, and unusual designs."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ IN_LIBRARIES = [
 
 @pytest.fixture(autouse=True)
 def single_precision(numerics: None) -> Iterator[None]:
-    """As readers have it: the experts of some models are multiplied in no other."""
+    """As readers have it, and where rounding is largest."""
     torch.set_default_dtype(torch.float32)
     yield
     torch.set_default_dtype(torch.float64)
@@ -47,4 +47,15 @@ def test_library_is_healthy(design: Design) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("design", IN_LIBRARIES)
 def test_library_is_healthy_without_claims(design: Design) -> None:
+    healthy(design.report(claimed=False))
+
+
+@pytest.mark.parametrize("design", [*UNUSUAL, *MORE], ids=lambda design: design.name)
+def test_unusual_design_is_healthy(design: Design) -> None:
+    healthy(design.report(claimed=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", [*UNUSUAL, *MORE], ids=lambda design: design.name)
+def test_unusual_design_is_healthy_without_claims(design: Design) -> None:
     healthy(design.report(claimed=False))
