@@ -108,7 +108,7 @@ def names(factor: float, subject: Subject, a: Attention) -> list[str]:
         "no scale": [1.0],
         "scaled twice": [1 / d],
         # Of two heads it is 2 / sqrt(8), which talking heads that are added have as well.
-        "scale of the heads": [n_heads**-0.5] if n_heads > 2 else [],
+        "scale of the heads": [n_heads**-0.5] if n_heads > 2 or subject.claims.scale else [],
         "scale of the tokens": [n**-0.5 for n in a.weights.shape[1:]],
     }
     fits = [

@@ -317,7 +317,7 @@ MISTAKES = [
     (
         "repaired_dropout",
         by_hand(lambda self, w: F.dropout(w, self.dropout, self.training), lambda q: 32**-0.5),
-        OUTPUT,
+        DOCTOR,
     ),
     (
         "repaired_dropout",
