@@ -56,11 +56,12 @@ CHECKS: dict[str, Check] = {
     # With the weights as they are:
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
     "tying": Check(projections.tying),
-    # Then in the order of what they find:
+    # Then, as if it had never been called:
+    "calls are independent": Check(invariants.memory),
+    # And in the order of what they find:
     "finite": Check(invariants.finite),
     "evaluation is deterministic": Check(invariants.deterministic),
-    "random numbers": Check(invariants.seeds),
-    "calls are independent": Check(invariants.memory),
+    "settings untouched": Check(invariants.settings),
     "arguments untouched": Check(invariants.untouched),
     "weights": Check(weights.weights),
     "heads": Check(heads.heads, (*ROWS, "pooled", *LOSS)),
@@ -126,36 +127,23 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
     """
     said = of_call(Claims.of(claims), module, example)
     started = time.perf_counter()
-    findings: list[Finding] = []
-    not_judged: list[NotJudged] = []
-    passed: list[str] = []
     with warnings.catch_warnings(), restored(module):
         warnings.simplefilter("ignore")
         try:
-            subject = recognise(module, example, said)
+            with restored(module):
+                subject = recognise(module, example, said)
+                results = _results(subject, AS_THEY_ARE)
         except CallFailed as failed:
             return Report("not called", (call_failed(failed),))
-        with subject.mode(training=False), torch.enable_grad():
-            stirred = False
-            for name, check in CHECKS.items():
-                if not stirred and name not in AS_THEY_ARE:
-                    stir(subject)
-                    stirred = True
-                if subject.kind not in check.kinds:
-                    continue
-                results = _results(name, check, subject)
-                found = [x for x in results if isinstance(x, Finding)]
-                missing = [x for x in results if isinstance(x, NotJudged)]
-                findings += found
-                not_judged += missing
-                if not results:
-                    passed.append(name)
+        stir(subject)
+        results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
+    found = [x for one in results.values() for x in one]
     explains = {name: cause.explains for name, cause in CAUSES.items()}
     return Report(
         subject.description,
-        tuple(one_cause(findings, explains)),
-        tuple(not_judged),
-        tuple(passed),
+        tuple(one_cause((x for x in found if isinstance(x, Finding)), explains)),
+        tuple(x for x in found if isinstance(x, NotJudged)),
+        tuple(name for name, one in results.items() if not one),
         time.perf_counter() - started,
     )
 
@@ -207,8 +195,15 @@ def stir(subject: Subject) -> None:
                 parameter.add_((noise * width**-0.5).to(parameter))
 
 
-def _results(name: str, check: Check, subject: Subject) -> list[Finding | NotJudged]:
+def _results(subject: Subject, names: Iterable[str]) -> dict[str, list[Finding | NotJudged]]:
+    """What each check found that is for such calls."""
+    with subject.mode(training=False), torch.enable_grad():
+        return {n: _tried(n, subject) for n in names if subject.kind in CHECKS[n].kinds}
+
+
+def _tried(name: str, subject: Subject) -> list[Finding | NotJudged]:
     """What a check found; that it failed, if it did, is told and stops no other."""
+    check = CHECKS[name]
     if check.needs and getattr(subject.claims, check.needs) is None:
         return [NotJudged(name, "not claimed", f"{check.needs}=…")]
     try:

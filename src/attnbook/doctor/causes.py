@@ -270,6 +270,11 @@ CAUSES: dict[str, Cause] = {
     "random in evaluation": Cause(
         "F.dropout(x, p, training=self.training); dropout_p=self.p if self.training else 0.0", ALL
     ),
+    "layer made in forward": Cause("make it in __init__, as self.layer: it is drawn once", ALL),
+    "changes modes": Cause(
+        "no eval(), train() or set_grad_enabled() in forward: with torch.no_grad(): ends by itself",
+        ("dropout", "train = eval", "gradients"),
+    ),
     "seeds the generator": Cause(
         "no torch.manual_seed in forward: all dropout after it is the same in every step"
     ),

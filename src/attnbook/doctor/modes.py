@@ -3,9 +3,11 @@
 from typing import Any
 
 import torch.nn.functional as F
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from attnbook.doctor.subject import Subject
+from attnbook.doctor.trace import Trace
 
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
 RANDOM = ("native_dropout", "bernoulli_", "bernoulli", "rand", "randn", "rand_like", "randn_like")
@@ -34,3 +36,10 @@ def random_operations(subject: Subject) -> str:
     nodes = subject.trace(subject.fresh(0)).of(*RANDOM, "uniform_", "normal_", "randperm")
     named = dict.fromkeys(f"{node.name} in {node.module or 'the module'}" for node in nodes)
     return ", ".join(list(named)[:3]) or "where is not known"
+
+
+def foreign(subject: Subject, trace: Trace) -> list[nn.Parameter]:
+    """Parameters that a call uses and that its modules do not have."""
+    own = {id(x) for m in subject.modules for x in (*m.parameters(), *m.buffers())}
+    given = {id(x): x for node in trace.nodes for _, x in node.inputs}
+    return [x for i, x in given.items() if isinstance(x, nn.Parameter) and i not in own]

@@ -2,20 +2,26 @@
 
 import copy
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.padded import padded
+from attnbook.doctor.manners import restored
 from attnbook.doctor.masking import block
-from attnbook.doctor.modes import random_operations
+from attnbook.doctor.modes import foreign, random_operations
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied, seed_all
+
+MODES = {False: "evaluation", True: "training"}
 
 
 def finite(subject: Subject) -> Results:
@@ -46,27 +52,42 @@ def deterministic(subject: Subject) -> Results:
     one, again, other = (subject.run(inputs, seed=seed) for seed in (0, 0, 1))
     if not differ(one, again) and differ(one, other):
         check, cause = "evaluation is deterministic", "random in evaluation"
+        cause = "layer made in forward" if foreign(subject, subject.trace(inputs)) else cause
         found = f"outputs differ; {random_operations(subject)}"
         done = "called it twice in evaluation"
         yield finding("error", check, cause, done, found, "the same outputs")
 
 
-def seeds(subject: Subject) -> Results:
-    """A call does not put the random generator to a state of its own."""
+def settings(subject: Subject) -> Results:
+    """A call leaves random generators, modes and gradients as they are."""
     inputs, states = subject.fresh(0), []
     for training, seed in itertools.product((False, True), (0, 1)):
-        with subject.mode(training=training):
-            subject.run(inputs, seed=seed)
-            states.append(torch.get_rng_state())
-    if states[0].equal(states[1]) or states[2].equal(states[3]):
-        yield finding(
-            "error",
-            "random numbers",
-            "seeds the generator",
-            "called it after two seeds",
-            "the generator's state is the same after both calls",
-            "it depends on the seed",
-        )
+        with subject.mode(training=training), restored(subject.module), torch.enable_grad():
+            seed_all(seed)
+            before = _settings(subject)
+            subject.call(inputs)
+            after = _settings(subject)
+            drawn = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+            states.append((*drawn, random.getstate()))
+        for name in (n for n, x in before.items() if after[n] != x):
+            cause, done = "changes modes", "called it in " + MODES[training]
+            found = f"{name} was {before[name]}, and is {after[name]}"
+            yield finding("error", "settings untouched", cause, done, found, "as before")
+            return
+    if any(a == b for i in (0, 2) for a, b in zip(states[i], states[i + 1], strict=True)):
+        cause, done = "seeds the generator", "called it after two seeds"
+        found = "a generator's state is the same after both calls"
+        yield finding("error", "settings untouched", cause, done, found, "it depends on the seed")
+
+
+def _settings(subject: Subject) -> dict[str, Any]:
+    """What a call might switch; a function that is a step of training may."""
+    found: dict[str, Any] = {"whether gradients are computed": torch.is_grad_enabled()}
+    found["the type of numbers"] = torch.get_default_dtype()
+    for n, p in subject.parameters.items():
+        found[f"{n}.requires_grad"] = p.requires_grad
+    parts = subject.module.named_modules() if isinstance(subject.module, nn.Module) else ()
+    return found | {f"{n or 'the module'}.training": m.training for n, m in parts}
 
 
 def memory(subject: Subject) -> Results:
@@ -75,20 +96,24 @@ def memory(subject: Subject) -> Results:
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         half = max(1, subject.n_tokens // 2)
         between["a shorter one"] = subject.sliced(between["another one"], half)
-    first = subject.run(inputs)
     for name, other in between.items():
-        try:
-            second = subject.run(other)
-        except Exception:  # it takes one length only
-            return
         found = ""
-        try:
-            if differ(first, subject.run(inputs)):
-                found = "the third call differs from the first"
-            elif differ(second, subject.run(other)):
-                found = "the second call differs when repeated"
-        except Exception as error:
-            found = f"the third call raised {type(error).__name__}: {error}"
+        with restored(subject.module):
+            first = subject.run(inputs)
+            try:
+                second = subject.run(other)
+            except Exception:  # it takes one length only
+                return
+            try:
+                third = subject.run(inputs)
+            except Exception as error:
+                found, third = f"the third call raised {type(error).__name__}: {error}", first
+        with restored(subject.module):
+            alone = subject.run(other)
+        if differ(first, third):
+            found = "the third call differs from the first"
+        elif differ(second, alone):
+            found = "the second call differs from the same without the first"
         if found:
             check, cause = "calls are independent", "remembers the last call"
             done = f"called it with one input, {name}, and the first again"
@@ -99,41 +124,47 @@ def memory(subject: Subject) -> Results:
 def untouched(subject: Subject) -> Results:
     """Arguments and buffers are as before."""
     buffers = {f"the buffer {n}": b for m in subject.modules for n, b in m.named_buffers()}
-    for inputs in (subject.fresh(0), *_all_ids(subject)):
+    for training, inputs in itertools.product((False, True), _all_ids(subject)):
         given = copied(inputs)
-        held = {k: v for k, v in {**given, **buffers}.items() if isinstance(v, Tensor)}
+        held = {**given, **(buffers if not training else {})}
+        held = {name: x for name, x in held.items() if isinstance(x, Tensor)}
         before = copied(held)
-        with torch.no_grad():
+        with torch.no_grad(), subject.mode(training=training):
             subject.apply(given)
         for name in (n for n, x in held.items() if differ(x, before[n])):
             cause = "changes its arguments" if name in given else "changes its buffers"
             level: Level = "error" if name in given else "warning"
-            done, found = "called it in evaluation", f"{name} was changed"
+            done, found = f"called it in {MODES[training]}", f"{name} was changed"
             yield finding(level, "arguments untouched", cause, done, found, "it stays as it was")
             return
 
 
 def _all_ids(subject: Subject) -> Iterator[Inputs]:
-    """Inputs with one id after the other, the first of a large vocabulary."""
-    name = subject.target
-    if not subject.is_ids(name):
-        return
-    ids, size = subject.inputs[name], subject.vocab_size
-    for start in range(0, min(size, 10 * ids.numel()), ids.numel()):
-        new = (start + torch.arange(ids.numel())) % size
-        yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
+    """The example, other tokens, some masked, and inputs with one id after the other."""
+    yield subject.inputs
+    yield _with_padding(subject)
+    for name in filter(subject.is_ids, subject.sources):
+        ids, size = subject.inputs[name], subject.vocabulary(name)
+        for start in range(0, min(size, 10 * ids.numel()), ids.numel()):  # of a large vocabulary
+            new = (start + torch.arange(ids.numel())) % size
+            yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
+
+
+def _with_padding(subject: Subject) -> Inputs:
+    """Other tokens, of which the last are masked, if there is a mask."""
+    if subject.claims.mask is None:
+        return subject.fresh(0)
+    name = padded(subject)[0]
+    allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
+    allowed[:, -1] = False
+    return block(subject, subject.fresh(0), name, allowed)
 
 
 def half_precision(subject: Subject) -> Results:
     """In bfloat16 and float16 its outputs are numbers."""
     if len(subject.modules) != 1 or subject.modules[0] is not subject.module:
         return
-    inputs = subject.fresh(0)
-    if subject.claims.mask is not None:
-        name = padded(subject)[0]
-        allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
-        allowed[:, -1] = False
-        inputs = block(subject, inputs, name, allowed)
+    inputs = _with_padding(subject)
     if not subject.run(inputs).isfinite().all():
         return
     for dtype in (torch.bfloat16, torch.float16):

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
-from attnbook.doctor.modes import RANDOM, no_dropout
+from attnbook.doctor.modes import RANDOM, foreign, no_dropout
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
@@ -126,10 +126,10 @@ def _on_logits(dropped: Node) -> bool:
 def gradients(subject: Subject) -> Results:
     """Every parameter gets a gradient."""
     inputs = subject.fresh(0)
-    used, running, foreign = _used_parameters(subject, inputs)
-    if foreign:
+    used, running, others = _used_parameters(subject, inputs)
+    if others:
         done = "observed which parameters the call uses"
-        found = f"one of shape {foreign[0]} is not among module.parameters()"
+        found = f"one of shape {tuple(others[0].shape)} is not among module.parameters()"
         cause, right = "parameter not registered", "an optimizer is given every parameter"
         yield finding("error", "gradients", cause, done, found, right)
     parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad}
@@ -168,7 +168,7 @@ def gradients(subject: Subject) -> Results:
 
 def _used_parameters(
     subject: Subject, inputs: Inputs
-) -> tuple[set[str], set[str], list[tuple[int, ...]]]:
+) -> tuple[set[str], set[str], list[nn.Parameter]]:
     """Names of the parameters that a call uses, and of the modules that run; foreign parameters."""
     ran: set[nn.Module] = set()
 
@@ -180,13 +180,11 @@ def _used_parameters(
         trace = subject.trace(inputs)
     finally:
         hook.remove()
-    given = {id(x): x for node in trace.nodes for _, x in node.inputs}
+    given = {id(x) for node in trace.nodes for _, x in node.inputs}
     named = [x for m in subject.modules for x in m.named_parameters(remove_duplicate=False)]
-    known = {id(p) for _, p in named} | {id(b) for m in subject.modules for b in m.buffers()}
-    foreign = [x for i, x in given.items() if isinstance(x, nn.Parameter) and i not in known]
     running = {n for m in subject.modules for n, part in m.named_modules() if part in ran}
     used = {name for name, parameter in named if id(parameter) in given}
-    return used, running, [tuple(x.shape) for x in foreign]
+    return used, running, foreign(subject, trace)
 
 
 def _should_run(name: str, running: set[str]) -> bool:
