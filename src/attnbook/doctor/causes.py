@@ -261,6 +261,13 @@ CAUSES: dict[str, Cause] = {
         "token n is written into slot n % window, over the oldest; slot s then holds the token "
         "that is (n - s) % window before n"
     ),
+    "cache in another order": Cause(
+        "torch.cat([cache.key, key], dim=-2), the cache first; so the values", ("prefix",)
+    ),
+    "free slots are attended to": Cause(
+        "a cache of fixed size needs a mask: torch.arange(size) <= position of the query",
+        ("prefix", "cache"),
+    ),
     "layers share one cache": Cause("layer(x, caches[i]) for the layer i, not caches[0]"),
     "cached differs from full": Cause(
         "compare the cache's keys and values with the full pass's, layer by layer: in the first "

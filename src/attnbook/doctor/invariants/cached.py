@@ -18,6 +18,7 @@ from attnbook.doctor.subject import (
     output_of,
     plain_kernels,
     seed_all,
+    tensors_in,
 )
 from attnbook.doctor.trace import Trace
 
@@ -71,41 +72,74 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     if wrong == ["a second sequence"]:
         return "remembers the last call"
     n, one = subject.n_tokens, [1] * subject.n_tokens
+    full, last = locate.trace_of(subject), _last(subject, step, inputs, one)
+    if reads_free_slots(last):
+        return "free slots are attended to"
     if "token after token" not in wrong:  # the first of a chunk sees its last, or not the past
+        if _order(full, _last(subject, step, inputs, [n - 3, 3])) == "another order":
+            return "cache in another order"
         if _reaches(subject, step, inputs, n - 1, [n - 3, 3], n - 3):
             return "chunks see their future"
         past = _reaches(subject, step, inputs, n - 4, [n - 3, 3], n - 3)
         return "cached differs from full" if past else "chunks do not see the cache"
-    last = inputs[subject.target].narrow(subject.tokens, subject.n_tokens - 1, 1)
+    alone = inputs[subject.target].narrow(subject.tokens, subject.n_tokens - 1, 1)
     names = subject.same or [subject.target]
-    single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, last)}))
-    alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
-    full = subject.by_token(subject.run(inputs))
-    first = int((changed(full, outs) > TOLERANCE).any(0).nonzero()[0])
+    single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, alone)}))
+    is_alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
+    off = changed(subject.by_token(subject.run(inputs)), outs) > TOLERANCE
+    first = int(off.any(0).nonzero()[0])
     if subject.claims.window is not None and first >= subject.claims.window:
         return "slots of the cache exchanged"
-    if _one_for_all(subject, step, inputs):
+    cached, whole = ([a.key for a in x.attentions] for x in (last, full))
+    if _repeated([x[:, : n - 1] for x in cached]) and not _repeated(whole):
         return "layers share one cache"
-    if alone or not _reaches(subject, step, inputs, 0, one, -1):
+    if is_alone or not _reaches(subject, step, inputs, 0, one, -1):
         return "the cache is not attended to"
     if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
         return "mask at the upper left"
-    if locate.has_positions(subject):
+    order = _order(full, last)
+    if order == "another order":
+        return "cache in another order"
+    if order != "other content" and locate.has_positions(subject):
         return "positions restart with the cache"
     return "cached differs from full"
 
 
-def _one_for_all(subject: Subject, step: Step, inputs: Inputs) -> bool:
-    """Whether two attentions are given the same past keys, and keys of their own in a full pass."""
-    n = subject.n_tokens
-    past, new = inputs[subject.target].split([n - 1, 1], subject.tokens)
+def _last(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) -> Trace:
+    """The last of calls with so many tokens each."""
+    *past, new = inputs[subject.target].split(sizes, subject.tokens)
+    state = None
     with torch.no_grad(), plain_kernels():
-        _, state = step(subject.module, past.clone(), None)
-        trace = Trace([new])
-        with trace:
+        for piece in past:
+            _, state = step(subject.module, piece.clone(), state)
+        with Trace([new, *tensors_in(state)]) as trace:
             step(subject.module, new, state)
-    cached, full = ([a.key for a in x.attentions] for x in (trace, locate.trace_of(subject)))
-    return _repeated([x[:, : n - 1] for x in cached]) and not _repeated(full)
+    return trace
+
+
+def _order(full: Trace, last: Trace) -> str:
+    """How the first attention's cached keys and values differ from those of a full pass."""
+    for whole, cached in zip(full.attentions[:1], last.attentions[:1], strict=False):
+        for x, y in ((whole.key, cached.key), (whole.value, cached.value)):
+            if x.shape != y.shape:
+                continue
+            same = (x[:, :, None] - y[:, None]).abs().amax((0, 3)) <= TOLERANCE * x.abs().max()
+            if same.diagonal().all():
+                continue
+            if same.any(0).all() and same.any(1).all():
+                return "another order"
+            if same[-1, -1]:  # the new token's are right
+                return "other content"
+    return ""
+
+
+def reads_free_slots(trace: Trace) -> bool:
+    """Whether an attention gives weight to keys and values that are all zeros."""
+    for a in trace.attentions:
+        free = ~(a.key.any(-1) | a.value.any(-1))  # (n, keys)
+        if bool((a.weights.amax(1)[free] > 0).any()):
+            return True
+    return False
 
 
 def _repeated(keys: list[Tensor]) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.invariants.cached import reads_free_slots
 from attnbook.doctor.invariants.leaks import batch_leak, future_leak
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
@@ -161,8 +162,9 @@ def prefix(subject: Subject) -> Results:
         if off > 10 * DIFFERENT:
             done = f"called with the first {cut} tokens"
             found = f"their outputs differ by {off:.1e} from those in {n} tokens"
-            right = "the same outputs"
-            yield finding("error", "prefix", "depends on the length", done, found, right)
+            free = reads_free_slots(locate.trace_of(subject))
+            cause = "free slots are attended to" if free else "depends on the length"
+            yield finding("error", "prefix", cause, done, found, "the same outputs")
             return
 
 
