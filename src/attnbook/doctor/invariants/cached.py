@@ -73,8 +73,6 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
         return "remembers the last call"
     n, one = subject.n_tokens, [1] * subject.n_tokens
     full, last = locate.trace_of(subject), _last(subject, step, inputs, one)
-    if reads_free_slots(last):
-        return "free slots are attended to"
     if "token after token" not in wrong:  # the first of a chunk sees its last, or not the past
         if _order(full, _last(subject, step, inputs, [n - 3, 3])) == "another order":
             return "cache in another order"
@@ -95,6 +93,8 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
         return "layers share one cache"
     if is_alone or not _reaches(subject, step, inputs, 0, one, -1):
         return "the cache is not attended to"
+    if reads_free_slots(last):
+        return "free slots are attended to"
     if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
         return "mask at the upper left"
     order = _order(full, last)
@@ -123,6 +123,7 @@ def _order(full: Trace, last: Trace) -> str:
         for x, y in ((whole.key, cached.key), (whole.value, cached.value)):
             if x.shape != y.shape:
                 continue
+            x, y = (z[:, x.any(-1).any(0)] for z in (x, y))  # the slots that are used
             same = (x[:, :, None] - y[:, None]).abs().amax((0, 3)) <= TOLERANCE * x.abs().max()
             if same.diagonal().all():
                 continue
