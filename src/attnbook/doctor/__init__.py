@@ -95,6 +95,7 @@ CHECKS: dict[str, Check] = {
     "shift": Check(losses.shift, LOSS),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),
+    "targets": Check(losses.counted, LOSS),
     "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }

@@ -346,6 +346,10 @@ CAUSES: dict[str, Cause] = {
         "F.cross_entropy(..., ignore_index=padding_id), or (losses * real).sum() / real.sum()",
         AT_THE_LOSS,
     ),
+    "targets left out": Cause(
+        "ignore_index=padding_id, and nothing else: an end of text with the id of padding is none",
+        ("training",),
+    ),
     "first loss is not ln V": Cause(
         "draw the output layer small (0.02), scale a tied embedding by d_model**-0.5"
     ),

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results
-from attnbook.doctor.subject import Inputs, Subject, copied, output_of
+from attnbook.doctor.report import NotJudged
+from attnbook.doctor.subject import LABELS, Inputs, Subject, copied, last, output_of
 
 SHIFTS = {0: "loss without shift", 2: "loss shifted twice", -1: "loss shifted backwards"}
 WHAT = {0: "the token itself", 2: "the token after the next", -1: "the token before"}
@@ -13,7 +14,7 @@ WHAT = {0: "the token itself", 2: "the token after the next", -1: "the token bef
 
 def shift(subject: Subject) -> Results:
     """A loss of logits and ids: none points at the token after the next, or before."""
-    given = _logits_and_ids(subject)
+    given = logits_and_ids(subject)
     if given is None:
         return
     logits, name, ids = given
@@ -25,14 +26,18 @@ def shift(subject: Subject) -> Results:
         counts = (points.abs().amax(-1) > 0) & (inside >= 0) & (inside < ids.shape[1])
         hits[offset] = float((points.argmin(-1) == after)[counts].float().mean())
     best = max(hits, key=lambda offset: hits[offset])
-    if best in (-1, 2) and hits[best] > 0.9:
+    if hits[best] <= 0.9 or best == 1 or (best == 0 and last(name) in LABELS):
+        return
+    if best == 0 and not subject.claims.causal and not last(name).startswith("input"):
+        yield NotJudged("shift", f"whether {name} are shifted already", "causal=True")
+    else:
         done = f"took the loss's gradient with respect to {logits}, for random {name}"
         found = f"each position's logits are to predict {WHAT[best]}"
-        right = "the next token, or the token itself, if ids are shifted outside"
+        right = "the next token, or the token itself, if targets are shifted outside"
         yield finding("error", "shift", SHIFTS[best], done, found, right)
 
 
-def _logits_and_ids(subject: Subject) -> tuple[str, str, Tensor] | None:
+def logits_and_ids(subject: Subject) -> tuple[str, str, Tensor] | None:
     """The names of both, and random ids."""
     logits = subject.inputs[subject.sources[0]]
     for name, x in subject.inputs.items():
@@ -57,7 +62,7 @@ def _gradient(subject: Subject, others: Inputs) -> Tensor:
 
 def padding(subject: Subject, filler: int) -> Results:
     """The loss of logits and padded ids is that of both without the padding."""
-    given = _logits_and_ids(subject)
+    given = logits_and_ids(subject)
     if given is None:
         return
     logits, name, ids = given

@@ -16,7 +16,9 @@ from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Inputs, Subject, output_of
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, Trace, back
 
-STEPS, SECONDS = 60, 4.0
+STEPS, SECONDS, RATE = 60, 4.0, 1e-2
+MOST = 60
+"""Ids that are tried as targets."""
 LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
 
 
@@ -80,14 +82,10 @@ def future(subject: Subject) -> Results:
         if compared is None or compared[1] < 0.99:
             yield NotJudged("future", "whether it predicts the next token", "causal=True")
             return
-    yield finding(
-        "error",
-        "future",
-        locate.open_mask(subject, found),
-        "observed the weights" + locate.in_module(found[0].softmax_node),
-        "tokens attend to later ones" + (", the next of which they predict" * (claimed is None)),
-        "to themselves and to earlier ones",
-    )
+    done = "observed the weights" + locate.in_module(found[0].softmax_node)
+    leak = "tokens attend to later ones" + ", the next of which they predict" * (claimed is None)
+    cause, right = locate.open_mask(subject, found), "to themselves and to earlier ones"
+    yield finding("error", "future", cause, done, leak, right)
 
 
 def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
@@ -159,29 +157,17 @@ def probabilities(subject: Subject) -> Results:
     """A cross-entropy is given logits, and an nll_loss log-probabilities."""
     trace = locate.trace_of(subject)
     for node in trace.of("_log_softmax"):
-        x = node.args[0]
-        axis = int(node.args[1])
+        x, axis = node.args[0], int(node.args[1])
         if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
-            yield finding(
-                "error",
-                "loss",
-                "cross-entropy of probabilities",
-                "observed what the cross-entropy is given",
-                "numbers that sum to 1: a softmax was applied already",
-                "logits",
-            )
+            cause, done = "cross-entropy of probabilities", "observed what the cross-entropy gets"
+            found = "numbers that sum to 1: a softmax was applied already"
+            yield finding("error", "loss", cause, done, found, "logits")
             return
     for node in trace.of(*LOSSES):
-        x = node.args[0]
-        if (x.logsumexp(1).abs() > 1e-3).any():
-            yield finding(
-                "error",
-                "loss",
-                "nll_loss of logits",
-                "observed what nll_loss is given",
-                "numbers whose exponentials do not sum to 1",
-                "log-probabilities",
-            )
+        if (node.args[0].logsumexp(1).abs() > 1e-3).any():
+            cause, done = "nll_loss of logits", "observed what nll_loss is given"
+            found = "numbers whose exponentials do not sum to 1"
+            yield finding("error", "loss", cause, done, found, "log-probabilities")
             return
 
 
@@ -202,49 +188,63 @@ def reshaped(subject: Subject) -> Results:
         moved = all(v in values for v in rows[0].tolist())
         inner = rows[1:-1]  # of the first and last, a part may be right
         if moved and len(inner) and not any(tuple(r.tolist()) in known for r in inner):
-            yield finding(
-                "error",
-                "loss",
-                "logits reshaped across tokens",
-                "compared the rows of the cross-entropy with those of the output layer",
-                "a row has logits of several tokens",
-                "the logits of one token",
-            )
+            done = "compared the rows of the cross-entropy with those of the output layer"
+            cause, found = "logits reshaped across tokens", "a row has logits of several tokens"
+            yield finding("error", "loss", cause, done, found, "the logits of one token")
             return
 
 
+def counted(subject: Subject) -> Results:
+    """Each sequence counts, and each target but padding."""
+    if subject.is_ids(subject.sources[0]):
+        name, inputs = subject.sources[-1], sequences(subject, 6)[0]
+        size = subject.vocabulary(name)
+    else:
+        given = given_logits.logits_and_ids(subject)
+        if given is None:
+            return
+        logits, name, ids = given
+        inputs, size = {**subject.fresh(6), name: ids}, subject.inputs[logits].shape[-1]
+
+    def loss(sequence: int, target: int) -> float:
+        """With this id at the end of a sequence, where it is a target alone."""
+        ids = inputs[name].clone()
+        ids[(-1, sequence) if subject.batch == 1 else (sequence, -1)] = target
+        return float(subject.run({**inputs, name: ids}))
+
+    known, padding = range(min(size, MOST)), subject.claims.padding_id
+    real = [target for target in known if target != padding]
+    done, right = f"put ids at the end of {name}", "another loss for each"
+    cause, sequences_ = "targets left out", range(subject.n_sequences)
+    without = [i for i in sequences_ if len({loss(i, target) for target in real[:3]}) == 1]
+    if 0 < len(without) < subject.n_sequences:
+        found = f"that of sequence {without[0]} has no effect"
+        yield finding("error", "targets", cause, done, found, right)
+    elif padding is not None and not without:
+        filled = loss(0, padding)
+        same = [target for target in real if abs(loss(0, target) - filled) <= 1e-6 * abs(filled)]
+        if same:
+            found = f"{same[:5]} give what padding gives: they do not count"
+            yield finding("error", "targets", cause, done, found, right)
+
+
 def padding_in_loss(subject: Subject) -> Results:
-    """Targets that are padding do not count."""
-    padding = subject.claims.padding_id
+    """The loss of sequences with padding is that of the sequences."""
+    padding, n = subject.claims.padding_id, subject.n_tokens - 2
     assert padding is not None
     if not subject.is_ids(subject.sources[0]):
         yield from given_logits.padding(subject, padding)
         return
     inputs, _ = sequences(subject, 5)
-    padded = dict(inputs)
-    for name in subject.sources:
-        ids = inputs[name].clone()
-        ids[..., -2:] = padding
-        padded[name] = ids
-    yield from _padded_as_sliced(subject, inputs, padded)
-
-
-def _padded_as_sliced(subject: Subject, inputs: Inputs, padded: Inputs) -> Results:
-    """The loss of sequences with padding is that of the sequences."""
-    n = subject.n_tokens - 2
     if n < 2 or not all(inputs[name].shape[-1] == n + 2 for name in subject.sources):
         return
-    alone = {k: v[..., :n] if k in subject.sources else v for k, v in inputs.items()}
-    one, other = float(subject.run(padded)), float(subject.run(alone))
+    alone = {name: inputs[name][..., :n] for name in subject.sources}
+    padded = {name: F.pad(ids, (0, 2), value=padding) for name, ids in alone.items()}
+    one, other = (float(subject.run({**inputs, **x})) for x in (padded, alone))
     if abs(one - other) > 1e-4 * abs(other):
-        yield finding(
-            "error",
-            "padding in the loss",
-            "padding counts in the loss",
-            "compared the loss of padded sequences with that of the same without padding",
-            f"{one:.4f} and {other:.4f}",
-            "the same loss",
-        )
+        cause, found = "padding counts in the loss", f"{one:.4f} and {other:.4f}"
+        done = "compared the loss of padded sequences with that of the same without padding"
+        yield finding("error", "padding in the loss", cause, done, found, "the same loss")
 
 
 def first_loss(subject: Subject) -> Results:
@@ -265,14 +265,9 @@ def first_loss(subject: Subject) -> Results:
         loss = float(F.cross_entropy(logits, targets))
     expected = math.log(width)
     if not loss < 1.5 * expected + 0.5 or loss < 0.5 * expected:
-        yield finding(
-            "warning",
-            "first loss",
-            "first loss is not ln V",
-            "called it with random ids and targets",
-            f"the loss is {loss:.2f}",
-            f"about ln {width} = {expected:.2f}, if it is not trained yet",
-        )
+        cause, done = "first loss is not ln V", "called it with random ids and targets"
+        right = f"about ln {width} = {expected:.2f}, if it is not trained yet"
+        yield finding("warning", "first loss", cause, done, f"the loss is {loss:.2f}", right)
 
 
 def training(subject: Subject) -> Results:
@@ -290,14 +285,17 @@ def training(subject: Subject) -> Results:
             for parameter, values in before.items():
                 parameter.copy_(values)
         torch.manual_seed(0)
-        optimizer = torch.optim.Adam([p for p in before if p.requires_grad], lr=1e-2)
         losses, end = [], time.perf_counter() + SECONDS
-        for seed in seeds:
+        for step, seed in enumerate(seeds):
             inputs, _ = sequences(subject, seed)
             loss = output_of(subject.call(inputs), has_labels=subject.has_labels)
-            optimizer.zero_grad()
+            for parameter in before:
+                parameter.grad = None
             loss.backward()
-            optimizer.step()
+            with torch.no_grad():
+                for parameter in before:
+                    if parameter.grad is not None:
+                        parameter.sub_(parameter.grad.sign(), alpha=RATE * (1 - step / STEPS))
             losses.append(float(loss.detach()))
             if time.perf_counter() > end:
                 return None
@@ -309,21 +307,14 @@ def training(subject: Subject) -> Results:
     if fresh is None or same is None:
         yield NotJudged("training", f"{STEPS} steps take more than {SECONDS} seconds")
         return
-    if fresh and sum(fresh[-10:]) / 10 < 0.6 * math.log(width):
-        yield finding(
-            "error",
-            "training",
-            "targets are copied",
-            f"trained it for {STEPS} steps on random ids, other ones in each step",
-            f"the loss fell to {sum(fresh[-10:]) / 10:.2f}",
-            f"it can't fall below ln {width} = {math.log(width):.2f}",
-        )
+    done = f"trained it for {STEPS} steps on "
+    if fresh and (end := sum(fresh[-10:]) / 10) < 0.6 * math.log(width):
+        cause, done = "targets are copied", done + "random ids, other ones in each step"
+        right = f"it can't fall below ln {width} = {math.log(width):.2f}"
+        yield finding("error", "training", cause, done, f"the loss fell to {end:.2f}", right)
     elif same[-1] > 0.7 * same[0]:
-        yield finding(
-            "warning",
-            "training",
+        cause, found = (
             "a batch is not learned",
-            f"trained it for {STEPS} steps on the same ids",
             f"the loss went from {same[0]:.2f} to {same[-1]:.2f}",
-            "it falls towards 0",
         )
+        yield finding("warning", "training", cause, done + "the same ids", found, "towards 0")
