@@ -58,6 +58,10 @@ CAUSES: dict[str, Cause] = {
         "print the mask as it meets the logits, (batch, heads, queries, keys)",
         ("future", "prefix", "cache", "training", "window"),
     ),
+    "mask forbids everything": Cause(
+        "~mask is never 0 if mask holds whole numbers: mask == 0, or ~mask.bool()",
+        ("padding", "gradients", "empty rows", "finite"),
+    ),
     "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
     "mask on the queries": Cause(
         "a padding mask forbids keys: mask[:, None, None, :], not mask[:, None, :, None]",

@@ -123,7 +123,9 @@ def _compared(subject: Subject, name: str, allowed: Tensor) -> Iterator[Finding 
                 noisy = subject.replaced(noisy, name, sequence, token)
             base, other = (subject.by_token(subject.run(x)) for x in (masked, noisy))
             moved = changed(base, other)[sequence]
-            off = float(moved[_real(subject, name, base, allowed)[sequence]].max())
+            real = _real(subject, name, base, allowed)[sequence]
+            finite = bool(base[sequence][real].isfinite().all())
+            off = float(moved[real].max()) if finite else torch.inf
             done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
             found = _finding(subject, name, masked, allowed, done, off)
             by_id = claims.padding_id is not None and subject.kind == "pooled"
@@ -154,6 +156,7 @@ def _finding(
 ) -> Finding | None:
     if off <= DIFFERENT:
         return None
+    traced = subject.trace(inputs)
     cause, where = padding_leak(subject, name, inputs, allowed)
     same = torch.equal(subject.run(inputs), subject.run(subject.fresh(0)))
     if same and subject.claims.mask is not None:
@@ -161,6 +164,9 @@ def _finding(
         cause, where = ("masked with a finite number" if used else "mask ignored"), ""
         if not used and _obeys_the_first(subject, name, inputs, allowed):
             cause = "remembers the last call"
+    closed = (a.logits is not None and (a.logits < -1e3).all() for a in traced.attentions)
+    if any(closed):
+        cause, where = "mask forbids everything", ""
     found = f"the outputs of its real tokens changed by {off:.1e}{where}"
     right = "the outputs of real tokens stay the same"
     one = finding("error", "padding", cause, done, found, right)
