@@ -23,6 +23,8 @@ def hits(moved: Tensor, size: int) -> list[set[int]]:
             found.append(set(at))
         elif size > 1 and length % size == 0 and length > size:
             found += [{i % size for i in at}, {i // (length // size) for i in at}]
+        elif size < length < 2 * size:  # padded before a convolution
+            found.append({i for i in at if i < size})
     return found
 
 
