@@ -56,12 +56,13 @@ CHECKS: dict[str, Check] = {
     # With the weights as they are:
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
     "tying": Check(projections.tying),
+    "start": Check(invariants.start),
     # Then, as if it had never been called:
     "calls are independent": Check(invariants.memory),
     # And in the order of what they find:
+    "settings untouched": Check(invariants.settings),
     "finite": Check(invariants.finite),
     "evaluation is deterministic": Check(invariants.deterministic),
-    "settings untouched": Check(invariants.settings),
     "arguments untouched": Check(invariants.untouched),
     "weights": Check(weights.weights),
     "heads": Check(heads.heads, (*ROWS, "pooled", *LOSS)),
@@ -99,7 +100,7 @@ CHECKS: dict[str, Check] = {
     "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
-AS_THEY_ARE = ("first loss", "tying")
+AS_THEY_ARE = ("first loss", "tying", "start")
 
 
 def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report:

@@ -306,6 +306,11 @@ CAUSES: dict[str, Cause] = {
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients
     "parameter without gradient": Cause("no .detach(), .data, no_grad() or argmax on its way"),
+    "weights all equal": Cause("draw them: nn.init.normal_(weight, std=0.02)", ALL),
+    "zeros that stay zeros": Cause(
+        "of two matrices that are multiplied, one may begin with zeros: the output's, say",
+        ("gradients", "mixing"),
+    ),
     "parameter not used": Cause("call it in forward, or remove it"),
     "parameter not registered": Cause("nn.ModuleList(layers), not a list"),
     "copied, not tied": Cause("self.output.weight = self.embedding.weight", ("gradients",)),

@@ -92,6 +92,7 @@ class Subject:
             for module in self.modules:
                 for part in module.modules():
                     stack.callback(setattr, part, "training", part.training)
+                stack.callback(module.train, module.training)
                 module.train(training)
             yield
 

@@ -9,6 +9,7 @@ from attnbook.doctor.invariants.calls import settings as settings
 from attnbook.doctor.invariants.calls import untouched as untouched
 from attnbook.doctor.invariants.learning import dropout as dropout
 from attnbook.doctor.invariants.learning import gradients as gradients
+from attnbook.doctor.invariants.learning import start as start
 from attnbook.doctor.invariants.learning import train_and_eval as train_and_eval
 from attnbook.doctor.invariants.padded import empty_rows as empty_rows
 from attnbook.doctor.invariants.padded import padding as padding

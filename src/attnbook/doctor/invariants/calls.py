@@ -96,29 +96,39 @@ def memory(subject: Subject) -> Results:
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         half = max(1, subject.n_tokens // 2)
         between["a shorter one"] = subject.sliced(between["another one"], half)
+    check, cause, right = "calls are independent", "remembers the last call", "the same outputs"
     for name, other in between.items():
-        found = ""
+        found, done = "", f"called it with one input, {name}, and the first again"
         with restored(subject.module):
             first = subject.run(inputs)
             try:
                 second = subject.run(other)
             except Exception:  # it takes one length only
-                return
+                break
             try:
-                third = subject.run(inputs)
+                found = "the third call differs from the first" * differ(first, subject.run(inputs))
             except Exception as error:
-                found, third = f"the third call raised {type(error).__name__}: {error}", first
+                found = f"the third call raised {type(error).__name__}: {error}"
         with restored(subject.module):
-            alone = subject.run(other)
-        if differ(first, third):
-            found = "the third call differs from the first"
-        elif differ(second, alone):
-            found = "the second call differs from the same without the first"
+            if not found and differ(second, subject.run(other)):
+                found = "the second call differs from the same without the first"
         if found:
-            check, cause = "calls are independent", "remembers the last call"
-            done = f"called it with one input, {name}, and the first again"
-            yield finding("error", check, cause, done, found, "the same outputs")
+            yield finding("error", check, cause, done, found, right)
             return
+    outputs = []
+    for called in (True, False):
+        with restored(subject.module), torch.no_grad():
+            if called:
+                subject.run(inputs)
+            with subject.mode(training=True):
+                for p in subject.parameters.values():
+                    if p.is_floating_point() and p.dim():
+                        p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
+            with subject.mode(training=False):
+                outputs.append(subject.run(inputs))
+    if differ(*outputs):
+        done, found = "called it, changed its weights, and called it again", "it uses the old ones"
+        yield finding("error", check, cause, done, found, right + " as without the first call")
 
 
 def untouched(subject: Subject) -> Results:

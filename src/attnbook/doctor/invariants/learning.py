@@ -123,6 +123,37 @@ def _on_logits(dropped: Node) -> bool:
     return score is not None and score.between
 
 
+def start(subject: Subject) -> Results:
+    """Weights that are zeros, or all equal, can become something else."""
+    parameters = {n: p for n, p in subject.parameters.items() if p.is_floating_point()}
+    matrices = {n: p for n, p in parameters.items() if p.dim() > 1 and min(p.shape[-2:]) > 1}
+    equal = [n for n, p in matrices.items() if bool((p == p.flatten()[0]).all())]
+    zeros = {n for n in equal if not matrices[n].any()}
+    if len(equal) == len(matrices) > 1 and len(zeros) < len(equal):
+        cause, done = "weights all equal", "watched the weights as they are"
+        found, right = f"all numbers of {_listed(equal)} are equal", "random numbers"
+        yield finding("error", "start", cause, done, found, right)
+    learn = {n: p for n, p in parameters.items() if p.requires_grad}
+    drawn, inputs, awake = torch.Generator().manual_seed(0), subject.fresh(0), set[str]()
+    while zeros & learn.keys() - awake and _backpropagate(subject, inputs, list(learn.values())):
+        new = {n for n, p in learn.items() if p.grad is not None and p.grad.any()} - awake
+        if not new:
+            dead = sorted(zeros & learn.keys() & _used_parameters(subject, inputs)[0] - awake)
+            if dead:
+                cause, done = (
+                    "zeros that stay zeros",
+                    "changed what has a gradient, again and again",
+                )
+                found = f"{_listed(dead)} are zeros, and never get one"
+                yield finding("error", "start", cause, done, found, "a gradient, sooner or later")
+            return
+        awake |= new
+        with torch.no_grad():
+            for name in new:
+                noise = torch.randn(learn[name].shape, generator=drawn) / 10
+                learn[name].add_(noise.to(learn[name]))
+
+
 def gradients(subject: Subject) -> Results:
     """Every parameter gets a gradient."""
     inputs = subject.fresh(0)
