@@ -91,6 +91,7 @@ CHECKS: dict[str, Check] = {
     "train = eval": Check(invariants.train_and_eval),
     "dropout": Check(invariants.dropout),
     "gradients": Check(invariants.gradients),
+    "derivatives": Check(invariants.derivatives, MODELS),
     "half precision": Check(invariants.half_precision, MODELS),
     "masks in the loss": Check(losses.future, LOSS),
     "shift": Check(losses.shift, LOSS),

@@ -115,15 +115,14 @@ def memory(subject: Subject) -> Results:
         if found:
             yield finding("error", check, cause, done, found, right)
             return
-    outputs = []
+    outputs, learned = [], [p for p in subject.parameters.values() if p.requires_grad and p.dim()]
     for called in (True, False):
         with restored(subject.module), torch.no_grad():
             if called:
                 subject.run(inputs)
             with subject.mode(training=True):
-                for p in subject.parameters.values():
-                    if p.is_floating_point() and p.dim():
-                        p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
+                for p in learned:
+                    p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
             with subject.mode(training=False):
                 outputs.append(subject.run(inputs))
     if differ(*outputs):

@@ -7,13 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.invariants.leaks import padding_leak
 from attnbook.doctor.masking import block, mask_inputs
 from attnbook.doctor.observed import Results
-from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, last
 from attnbook.doctor.trace import SOFTMAX
 
 MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
@@ -87,7 +88,8 @@ def _counts(subject: Subject, name: str, allowed: Tensor, with_hole: Tensor) -> 
 
 def _guessed(subject: Subject) -> Results:
     """A mask of a usual name that fails in no way that another meaning could explain."""
-    name = next((n for n in subject.optional if n in MASKS and subject.is_self), None)
+    known = (*subject.inputs, *subject.optional) if subject.is_self else ()
+    name = next((n for n in known if last(n) in MASKS), None)
     found: list[Finding | None] = []
     for meaning, shape in itertools.product(MEANINGS if name else (), SHAPES):
         claims = replace(subject.claims, mask=replace(meaning, argument=str(name), shape=shape))
@@ -104,8 +106,9 @@ def _guessed(subject: Subject) -> Results:
     if errors and len(errors) == len(found) and (ignored or sure):
         one = errors[0] if ignored else sure[0]
         done = f"{one.done}, with {name} as booleans, numbers, inverted, and added"
-        # What is ignored may be there for others' sake.
-        yield replace(one, done=done, level="warning" if ignored else "error")
+        # Without a softmax, it may be there for others' sake.
+        level: Level = "error" if sure or locate.softmaxes(subject) else "warning"
+        yield replace(one, done=done, level=level)
         return
     yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
 

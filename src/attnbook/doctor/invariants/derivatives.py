@@ -1,0 +1,76 @@
+"""Gradients are derivatives: nothing on the way from the outputs cuts them off."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor.causes import finding
+from attnbook.doctor.observed import Results
+from attnbook.doctor.report import NotJudged
+from attnbook.doctor.subject import Subject, cast, copied, output_of, seed_all
+from attnbook.doctor.trace import Node
+
+IN_STEPS = ("round", "sign", "floor", "ceil", "argmax", "argmin", "one_hot", "bernoulli")
+COMPARED = ("gt", "ge", "lt", "le")
+SMALL, MISSED = 1e-5, 1e-3
+
+
+def derivatives(subject: Subject) -> Results:
+    """Along a random direction, outputs change as their gradients say."""
+    if len(subject.modules) != 1 or subject.modules[0] is not subject.module:
+        return
+    if any(map(_in_steps, subject.trace(subject.fresh(0)).nodes)):
+        return
+    try:
+        module = copy.deepcopy(subject.module).to(torch.float64)
+        twin = replace(subject, module=module, inputs=cast(subject.inputs, torch.float64))
+        said, changes = _along_a_direction(twin)
+    except Exception as error:  # it is of one type only
+        yield NotJudged("derivatives", f"in float64 it raised {type(error).__name__}")
+        return
+    off, size = abs(changes - said), max(abs(changes), abs(said))
+    if off > MISSED * size:
+        done = "changed weights and inputs a little, in float64"
+        found = f"outputs change by {changes:.4g}, and by {said:.4g} as their gradients say"
+        yield finding("error", "derivatives", "gradient cut off", done, found, "the same")
+
+
+def _in_steps(node: Node) -> bool:
+    """Whether its derivative is 0, and another one may be given on purpose."""
+    if node.name == "embedding":  # the row of padding is not to learn
+        _, ids, *more = node.args
+        return bool(more) and bool((ids == more[0]).any())
+    compared = node.name in COMPARED and node.depends and node.inputs[0][1].is_floating_point()
+    return node.name.rstrip("_") in IN_STEPS or compared
+
+
+def _along_a_direction(subject: Subject) -> tuple[float, float]:
+    """The derivative of a random mixture of the outputs: by its gradients, and by differences."""
+    drawn, inputs = torch.Generator().manual_seed(0), copied(subject.fresh(0))
+    sources = {id(inputs[n]): inputs[n] for n in subject.sources if not subject.is_ids(n)}
+    leaves: list[Tensor] = [p for p in subject.parameters.values() if p.requires_grad]
+    leaves += [x.requires_grad_() for x in sources.values()]
+
+    def random(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=drawn).to(like)
+
+    ways = [random(x) * (float(x.detach().square().mean().sqrt()) or 0.02) for x in leaves]
+    mixture = random(subject.run(inputs))
+
+    def mixed(by: float = 0.0) -> Tensor:
+        """The mixture, that far along the direction."""
+        seed_all(0)
+        with torch.no_grad():
+            torch._foreach_add_(leaves, ways, alpha=by)
+        given = {n: x * 1 if id(x) in sources else x for n, x in inputs.items()}
+        return (output_of(subject.apply(given), which=subject.which) * mixture).sum()
+
+    total, said = mixed(), None
+    if total.requires_grad:  # it is not for inference alone
+        grads = torch.autograd.grad(total, leaves, allow_unused=True)
+        said = sum(float((g * w).sum()) for g, w in zip(grads, ways, strict=True) if g is not None)
+    ahead, behind = float(mixed(SMALL).detach()), float(mixed(-2 * SMALL).detach())
+    changes = (ahead - behind) / (2 * SMALL)
+    return changes if said is None else said, changes
