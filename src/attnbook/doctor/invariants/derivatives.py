@@ -26,12 +26,12 @@ def derivatives(subject: Subject) -> Results:
     try:
         module = copy.deepcopy(subject.module).to(torch.float64)
         twin = replace(subject, module=module, inputs=cast(subject.inputs, torch.float64))
-        said, changes = _along_a_direction(twin)
+        said, changes, rounding = _along_a_direction(twin)
     except Exception as error:  # it is of one type only
         yield NotJudged("derivatives", f"in float64 it raised {type(error).__name__}")
         return
     off, size = abs(changes - said), max(abs(changes), abs(said))
-    if off > MISSED * size:
+    if off > max(MISSED * size, 100 * rounding):
         done = "changed weights and inputs a little, in float64"
         found = f"outputs change by {changes:.4g}, and by {said:.4g} as their gradients say"
         yield finding("error", "derivatives", "gradient cut off", done, found, "the same")
@@ -46,8 +46,8 @@ def _in_steps(node: Node) -> bool:
     return node.name.rstrip("_") in IN_STEPS or compared
 
 
-def _along_a_direction(subject: Subject) -> tuple[float, float]:
-    """The derivative of a random mixture of the outputs: by its gradients, and by differences."""
+def _along_a_direction(subject: Subject) -> tuple[float, float, float]:
+    """A random mixture's derivative by its gradients and by differences, and the rounding."""
     drawn, inputs = torch.Generator().manual_seed(0), copied(subject.fresh(0))
     sources = {id(inputs[n]): inputs[n] for n in subject.sources if not subject.is_ids(n)}
     leaves: list[Tensor] = [p for p in subject.parameters.values() if p.requires_grad]
@@ -71,6 +71,6 @@ def _along_a_direction(subject: Subject) -> tuple[float, float]:
     if total.requires_grad:  # it is not for inference alone
         grads = torch.autograd.grad(total, leaves, allow_unused=True)
         said = sum(float((g * w).sum()) for g, w in zip(grads, ways, strict=True) if g is not None)
-    ahead, behind = float(mixed(SMALL).detach()), float(mixed(-2 * SMALL).detach())
-    changes = (ahead - behind) / (2 * SMALL)
-    return changes if said is None else said, changes
+    values = [float(mixed(by).detach()) for by in (SMALL, SMALL, -3 * SMALL, -SMALL)]
+    near, far = (values[0] - values[2]) / (2 * SMALL), (values[1] - values[3]) / (4 * SMALL)
+    return near if said is None else said, near, abs(near - far)
