@@ -31,7 +31,8 @@ def derivatives(subject: Subject) -> Results:
     except Exception as error:  # it is of one type only
         yield NotJudged("derivatives", f"in float64 it raised {type(error).__name__}")
         return
-    for name in (n for n, p in twin.parameters.items() if p.requires_grad):
+    learned = (n for n, p in twin.parameters.items() if p.requires_grad)
+    for name in (*(n for n in twin.sources if not twin.is_ids(n)), *learned):
         (said, changes, rounding), other = (_along(twin, seed, name) for seed in (1, 2))
         # A gradient that is made smaller on purpose is a fraction, the same along any direction.
         fraction = abs(said * other[1] - changes * other[0]) <= MISSED * abs(changes * other[1])
@@ -58,11 +59,10 @@ def _in_steps(node: Node) -> bool:
 def _along(subject: Subject, seed: int, only: str = "") -> tuple[float, float, float]:
     """A random mixture's derivative by its gradients and by differences, and the rounding."""
     drawn, inputs = torch.Generator().manual_seed(seed), copied(subject.fresh(0))
-    sources = {id(inputs[n]): inputs[n] for n in subject.sources if not subject.is_ids(n)}
-    named = {n: p for n, p in subject.parameters.items() if p.requires_grad}
-    leaves: list[Tensor] = [named[only]] if only else [*named.values()]
-    if not only:
-        leaves += [x.requires_grad_() for x in sources.values()]
+    vectors = {id(inputs[n]): inputs[n] for n in subject.sources if not subject.is_ids(n)}
+    leaves: list[Tensor] = [x.requires_grad_() for x in vectors.values()]
+    learned = {n: p for n, p in subject.parameters.items() if p.requires_grad}
+    leaves = [{**inputs, **learned}[only]] if only else [*leaves, *learned.values()]
 
     def random(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=drawn).to(like)
@@ -75,7 +75,7 @@ def _along(subject: Subject, seed: int, only: str = "") -> tuple[float, float, f
         seed_all(0)
         with torch.no_grad():
             torch._foreach_add_(leaves, ways, alpha=by)
-        given = {n: x * 1 if id(x) in sources else x for n, x in inputs.items()}
+        given = {n: x * 1 if id(x) in vectors else x for n, x in inputs.items()}
         return (output_of(subject.apply(given), which=subject.which) * mixture).sum()
 
     total, said = mixed(), None
