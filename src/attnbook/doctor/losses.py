@@ -217,7 +217,7 @@ def counted(subject: Subject) -> Results:
     done, right = f"put ids at the end of {name}", "another loss for each"
     cause, sequences_ = "targets left out", range(subject.n_sequences)
     without = [i for i in sequences_ if len({loss(i, target) for target in real[:3]}) == 1]
-    if 0 < len(without) < subject.n_sequences:
+    if 0 < len(without) < subject.n_sequences and not given_logits.masked(subject):
         found = f"that of sequence {without[0]} has no effect"
         yield finding("error", "targets", cause, done, found, right)
     elif padding is not None and not without:
@@ -232,6 +232,9 @@ def padding_in_loss(subject: Subject) -> Results:
     """The loss of sequences with padding is that of the sequences."""
     padding, n = subject.claims.padding_id, subject.n_tokens - 2
     assert padding is not None
+    if given_logits.masked(subject):
+        yield NotJudged("padding in the loss", "another argument may say what is padding")
+        return
     if not subject.is_ids(subject.sources[0]):
         yield from given_logits.padding(subject, padding)
         return
