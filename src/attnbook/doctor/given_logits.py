@@ -38,9 +38,9 @@ def shift(subject: Subject) -> Results:
         yield finding("error", "shift", SHIFTS[best], done, found, right)
 
 
-def masked(subject: Subject) -> bool:
+def masked(subject: Subject, but: str = "") -> bool:
     """Whether it is given more than logits and ids: targets may be left out by that."""
-    held = [n for n, x in subject.inputs.items() if isinstance(x, Tensor) and x.dim()]
+    held = [n for n, x in subject.inputs.items() if isinstance(x, Tensor) and x.dim() and n != but]
     return len(held) > max(2, len(subject.sources))
 
 

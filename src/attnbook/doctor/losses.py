@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnbook.doctor import given_logits, locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.masking import mask_inputs
 from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import NotJudged
@@ -232,18 +233,24 @@ def padding_in_loss(subject: Subject) -> Results:
     """The loss of sequences with padding is that of the sequences."""
     padding, n = subject.claims.padding_id, subject.n_tokens - 2
     assert padding is not None
-    if given_logits.masked(subject):
-        yield NotJudged("padding in the loss", "another argument may say what is padding")
+    of_ids, mask = subject.is_ids(subject.sources[0]), subject.claims.mask
+    if given_logits.masked(subject, but=str(mask.argument) if mask and of_ids else ""):
+        why = "another argument may say what is padding"
+        yield NotJudged("padding in the loss", why, "mask=…" * of_ids)
         return
-    if not subject.is_ids(subject.sources[0]):
+    if not of_ids:
         yield from given_logits.padding(subject, padding)
         return
     inputs, _ = sequences(subject, 5)
     if n < 2 or not all(inputs[name].shape[-1] == n + 2 for name in subject.sources):
         return
-    alone = {name: inputs[name][..., :n] for name in subject.sources}
-    padded = {name: F.pad(ids, (0, 2), value=padding) for name, ids in alone.items()}
-    one, other = (float(subject.run({**inputs, **x})) for x in (padded, alone))
+    alone = subject.sliced(inputs, n)
+    padded = {name: F.pad(alone[name], (0, 2), value=padding) for name in subject.sources}
+    padded = {**inputs, **padded}
+    if mask is not None:
+        allowed = (torch.arange(n + 2) < n).expand(subject.n_sequences, -1)
+        padded = mask_inputs(subject, padded, allowed, n + 2)
+    one, other = (float(subject.run(x)) for x in (padded, alone))
     if abs(one - other) > 1e-4 * abs(other):
         cause, found = "padding counts in the loss", f"{one:.4f} and {other:.4f}"
         done = "compared the loss of padded sequences with that of the same without padding"
