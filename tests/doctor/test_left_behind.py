@@ -73,6 +73,25 @@ def test_what_a_call_does(bug, cause, claims) -> None:
     healthy(diagnose(Kept(), torch.randn(2, 6, 12), **claims))
 
 
+class Drawn(Kept):
+    """Its first inputs set a gain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(12))
+        self.register_buffer("is_set", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        if not self.is_set:
+            self.gain.data.copy_(1 / x.std((0, 1)))
+            self.is_set.fill_(True)
+        return super().forward(x * self.gain)
+
+
+def test_a_start_drawn_from_the_first_inputs_is_right() -> None:
+    healthy(diagnose(Drawn(), torch.randn(2, 6, 12)))
+
+
 def test_an_output_of_zeros_is_a_right_start() -> None:
     healthy(diagnose(Kept("zero output"), torch.randn(2, 6, 12)))
 
