@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import PRODUCTS, Attention, Node
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, walk
 
 Results = Iterator[Finding | NotJudged]
 
@@ -40,10 +40,24 @@ def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:
             queue += [(n, x) for n, x in now.inputs if n is not None]
 
 
+def given(node: Node | None) -> Tensor | None:
+    """What a query, key or value is projected from."""
+    made = projected(node)
+    return None if made is None or made.between else made.args[-2]
+
+
 def width_before(node: Node | None) -> int | None:
     """The width of what a query is projected from: d_model."""
-    made = projected(node)
-    return None if made is None or made.between else int(made.args[-2].shape[-1])
+    x = given(node)
+    return None if x is None else int(x.shape[-1])
+
+
+def summed(a: Attention) -> list[Node]:
+    """The products that the logits are the sum of, as of content and of positions."""
+    through = {*MOVES, *ON_LOGITS} - {"cat", "stack", "maximum", "index_put_"}
+    found = walk(a.softmax_node.makers[:1], lambda n: n.makers if n.name in through else [])
+    parts = [n for n in found if n.name in PRODUCTS and n.depends]
+    return parts if a.score_node in parts else [a.score_node]
 
 
 def equal_heads(x: Tensor) -> list[int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, heads_in, path, width_before
+from attnbook.doctor.observed import Results, heads_in, path, summed, width_before
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import Attention, Node, walk
 
@@ -16,7 +16,7 @@ NAMES = ("base", "theta", "rope_theta", "rope_base", "rotary_base")
 
 def is_there(subject: Subject, a: Attention) -> bool:
     """Whether queries or keys are turned by multiples of angles, or something is named so."""
-    seen = {turned(node) for node in (a.query_node, a.key_node)} - {None}
+    seen = {turned(node) for part in summed(a) for node in part.makers[-2:]} - {None}
     if seen:
         return True in seen
     parts = [x for m in subject.modules for x in m.named_modules()]
