@@ -10,8 +10,9 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, Node, scalar, walk
+from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
+MATRICES = (*PRODUCTS, "convolution")
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 
 
@@ -96,6 +97,42 @@ def _users(node: Node) -> list[Node]:
     through = (*MOVES, "native_dropout")
     later = walk(node.users, lambda n: n.users if n.name in through else [])
     return [user for user in later if user.name not in through]
+
+
+def activation(subject: Subject) -> Results:
+    """Two matrices in a row, of which one widens and one narrows, are not one linear map."""
+    for first in locate.trace_of(subject).of(*MATRICES):
+        later = list(walk(first.users, lambda n: n.users if _linear(n) else []))
+        # What comes to nothing, as the result of F.relu(x) that is not kept, does not count.
+        others = [n for n in later if not _linear(n) and (n.users or n.name in MATRICES)]
+        if first.between or len(others) != 1 or others[0].name not in MATRICES:
+            continue
+        (wide, middle, _), (again, narrow, given) = _widths(first), _widths(others[0])
+        whole = middle == again and given.numel() == first.outputs[0].numel()
+        if whole and max(wide, narrow) < middle and not others[0].between:
+            done = "followed what a matrix gives" + locate.in_module(first)
+            found = f"{wide} → {middle} → {narrow}, and nothing but linear maps between"
+            right = "an activation between them: else one matrix does the same"
+            yield finding("error", "feed-forward", "no activation", done, found, right)
+            return
+
+
+def _linear(node: Node) -> bool:
+    """Whether it moves numbers, or adds to them or multiplies them by what is no input's."""
+    inputs = [n for n in node.makers if n is not None and n.depends]
+    return node.name in (*MOVES, "native_dropout") or (
+        node.name.rstrip("_") in ("add", "mul", "div") and len(inputs) < 2
+    )
+
+
+def _widths(node: Node) -> tuple[int, int, Tensor]:
+    """Of what a matrix is given and gives, and what it is given."""
+    if node.name == "convolution":
+        axis, x = 1, node.inputs[0][1]
+    else:
+        right = node.makers[-1] is not None and node.makers[-1].depends
+        axis, x = (-2, node.args[-1]) if right else (-1, node.args[-2])
+    return int(x.shape[axis]), int(node.outputs[0].shape[axis]), x
 
 
 def embedding_scale(subject: Subject) -> Results:

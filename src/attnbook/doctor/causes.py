@@ -173,6 +173,7 @@ CAUSES: dict[str, Cause] = {
     "a sum with an older x": Cause(
         "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
     ),
+    "no activation": Cause("down(F.gelu(up(x))), not down(up(x)), and keep what F.gelu returns"),
     "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
     "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
     "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, equal_heads, heads_in, projected, where
+from attnbook.doctor.observed import Results, equal_heads, given, heads_in, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
@@ -13,27 +13,33 @@ from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
 def heads(subject: Subject) -> Results:
     """A token is one row of queries, keys and values in every head, and one row afterwards."""
-    inputs = subject.fresh(0)
-    trace = subject.trace(inputs)
+    trace = locate.trace_of(subject)
     first = next(iter(trace.attentions), None)
     if first is None:
         yield NotJudged("heads", "no attention was observed")
         return
-    token = 1 if subject.n_tokens > 2 else 0
+    # The rows of a picture are not its tokens.
+    split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))
+    yield from split
+    if not split:  # after that, no merge is right
+        yield from _merge(subject, trace)
+    yield from _concatenated(subject, trace)
+    yield from _unprojected(subject, trace)
+    yield from _all_alike(subject, trace)
+
+
+def _rows_stay(subject: Subject, trace: Trace, first: Attention) -> Results:
+    """A token is one row of queries and keys."""
+    inputs, token = subject.fresh(0), 1 if subject.n_tokens > 2 else 0
     other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
     twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
     rows = {} if twin is None else _rows(first.query, twin.query)
-    split = list(_split(subject, first, rows, token))
-    yield from split
+    yield from _split(subject, first, rows, token)
     if not subject.is_self:
         other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
         twin = next(iter(other.attentions), None)
     if twin is not None and twin.key.shape == first.key.shape:
         yield from _keys(first, twin, token)
-    if not split:  # after that, no merge is right
-        yield from _merge(subject, trace)
-    yield from _concatenated(subject, trace)
-    yield from _all_alike(subject, trace)
 
 
 def _rows(one: Tensor, other: Tensor) -> dict[int, set[int]]:
@@ -83,7 +89,7 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     lengths = set(map(subject.length, subject.sources))
     for node, merged, reached in _merged(trace):
         contexts = [a for a in trace.attentions if a.context_node.index in reached]
-        if any(a.context.shape[1] not in lengths for a in contexts):
+        if subject.kind != "pictures" and any(a.context.shape[1] not in lengths for a in contexts):
             continue
         found = _queries(merged.reshape(-1, merged.shape[-1]), contexts)
         if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
@@ -188,6 +194,22 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
                 f"side by side, of width {n_heads * d}",
             )
             return
+
+
+def _unprojected(subject: Subject, trace: Trace) -> Results:
+    """If there is a matrix for what the heads give together, it is used."""
+    first, by_head = trace.attentions[0], _by_head(subject, trace)
+    x, through = given(first.query_node), (*MOVES, "cat", "stack", "native_dropout", "mul")
+    later = walk(first.context_node.users, lambda n: n.users if n.name in through else [])
+    if x is None or any(n.name in (*PRODUCTS, "convolution") for n in later):
+        return
+    used = {id(tensor) for node in trace.nodes for _, tensor in node.inputs}
+    shape = x.shape[-1], len(by_head) * by_head.shape[-1]
+    spare = [n for n, p in subject.parameters.items() if id(p) not in used and p.shape == shape]
+    if spare:
+        done, found = "followed the heads' outputs" + where(first), "no matrix is applied to them"
+        found, right = f"{found}, and {spare[0]} takes no part", "the output projection is"
+        yield finding("error", "heads", "parameter not used", done, found, right)
 
 
 def _alike(by_head: Tensor) -> bool:

@@ -13,6 +13,9 @@ from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject, output_of
 from attnbook.doctor.trace import PRODUCTS, Attention
 
+LEARNED = r"pos|wpe|relative|rel_bias"
+FIXED = r"(^|[._])(pos|pe$|inv_freq|freqs|rope|rotary)"
+"""Names of tables of positions, and of the buffers of fixed ones."""
 CLOSED = -1e3
 """Logits below this are of a mask."""
 
@@ -21,7 +24,10 @@ def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
     yield from sinusoids(subject)
     yield from rotary.rounded(subject)
-    yield from _one_row(subject)
+    tables = list(_tables(subject)) if subject.claims.position != "none" else []
+    if tables:
+        yield from tables
+        return
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
@@ -78,25 +84,34 @@ def _bias(a: Attention) -> str | None:
     return "relative" if by_sum and not by_distance else None
 
 
-def _one_row(subject: Subject) -> Results:
-    """Of a table of positions, as many rows learn as there are tokens."""
+def _tables(subject: Subject) -> Results:
+    """Positions that are there act, and of a table as many rows learn as there are tokens."""
     with torch.enable_grad():
         output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
         tables = {
             name: p
             for name, p in subject.parameters.items()
-            if re.search(r"pos|wpe", name.lower()) and p.requires_grad and p.squeeze().dim() == 2
+            if re.search(LEARNED, name.lower()) and p.requires_grad and p.squeeze().dim() == 2
         }
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
         mixed = (output * noise).sum()
         given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
+    done, right = f"called it with {subject.n_tokens} tokens", "a row for each token"
+    buffers = [x for m in subject.modules for x in m.named_buffers()]
+    used = {id(x) for node in locate.trace_of(subject).nodes for _, x in node.inputs}
+    without = [n for n, x in buffers if re.search(FIXED, n) and id(x) in used]
     for (name, table), gradient in zip(tables.items(), given, strict=True):
         rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
+        without += [name] if subject.claims.position and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
-            done = f"backpropagated into {name}, called with {subject.n_tokens} tokens"
-            found, right = "a single row gets a gradient", "a row for each token"
+            done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
             yield finding("error", "positions", "positions without effect", done, found, right)
             return
+    alike = without and subject.kind != "loss" and subject.n_tokens > 1
+    if alike and locate.attentions(subject) and not locate.has_positions(subject):
+        done, found = f"{done} that are equal", f"in spite of {without[0]}, all give the same"
+        right = "logits or outputs that depend on the position"
+        yield finding("error", "positions", "positions without effect", done, found, right)
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -176,6 +191,8 @@ def sinusoids(subject: Subject) -> Results:
             elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
                 found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
                 right = f"by {1e4 ** (-2 / d):.4g}"
+            elif (still := int((values == 0).all(0).sum())) > d // 4:
+                found, right = f"{still} of {d} columns are zero in each row", "one, if d is odd"
             elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):
                 found = f"{len(fast.unique())} different frequencies of {len(fast)}"
                 right = "a different one in each pair"
