@@ -12,7 +12,6 @@ from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
-MATRICES = (*PRODUCTS, "convolution")
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 
 
@@ -101,11 +100,11 @@ def _users(node: Node) -> list[Node]:
 
 def activation(subject: Subject) -> Results:
     """Two matrices in a row, of which one widens and one narrows, are not one linear map."""
-    for first in locate.trace_of(subject).of(*MATRICES):
+    for first in locate.trace_of(subject).of(*PRODUCTS):
         later = list(walk(first.users, lambda n: n.users if _linear(n) else []))
         # What comes to nothing, as the result of F.relu(x) that is not kept, does not count.
-        others = [n for n in later if not _linear(n) and (n.users or n.name in MATRICES)]
-        if first.between or len(others) != 1 or others[0].name not in MATRICES:
+        others = [n for n in later if not _linear(n) and (n.users or n.name in PRODUCTS)]
+        if first.between or len(others) != 1 or others[0].name not in PRODUCTS:
             continue
         (wide, middle, _), (again, narrow, given) = _widths(first), _widths(others[0])
         whole = middle == again and given.numel() == first.outputs[0].numel()
@@ -127,11 +126,8 @@ def _linear(node: Node) -> bool:
 
 def _widths(node: Node) -> tuple[int, int, Tensor]:
     """Of what a matrix is given and gives, and what it is given."""
-    if node.name == "convolution":
-        axis, x = 1, node.inputs[0][1]
-    else:
-        right = node.makers[-1] is not None and node.makers[-1].depends
-        axis, x = (-2, node.args[-1]) if right else (-1, node.args[-2])
+    right = node.makers[-1] is not None and node.makers[-1].depends
+    axis, x = (-2, node.args[-1]) if right else (-1, node.args[-2])
     return int(x.shape[axis]), int(node.outputs[0].shape[axis]), x
 
 

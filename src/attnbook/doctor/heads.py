@@ -201,7 +201,7 @@ def _unprojected(subject: Subject, trace: Trace) -> Results:
     first, by_head = trace.attentions[0], _by_head(subject, trace)
     x, through = given(first.query_node), (*MOVES, "cat", "stack", "native_dropout", "mul")
     later = walk(first.context_node.users, lambda n: n.users if n.name in through else [])
-    if x is None or any(n.name in (*PRODUCTS, "convolution") for n in later):
+    if x is None or any(n.name in PRODUCTS for n in later):
         return
     used = {id(tensor) for node in trace.nodes for _, tensor in node.inputs}
     shape = x.shape[-1], len(by_head) * by_head.shape[-1]

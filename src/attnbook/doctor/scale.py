@@ -47,7 +47,9 @@ def scale(subject: Subject) -> Results:
         if any(math.isclose(factor, x, rel_tol=5e-3) for x in (right, also)):
             yield from _on_values(a)
             continue
-        twice = sum(math.isclose(x, d**-0.5, rel_tol=1e-3) for x in numbers) > 1
+        roots = [width**-0.5 for width in (d, width_before(a.query_node)) if width]
+        known = [x for x in numbers if any(math.isclose(x, y, rel_tol=1e-3) for y in roots)]
+        twice = len(known) > 1
         cause, *others = ["scaled twice"] if twice else names(factor, subject, a)
         wrong = twice or {cause, *others} <= set(WRONG)
         level: Level = "error" if claimed is not None or wrong else "warning"

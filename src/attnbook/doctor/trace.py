@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "pointwise")  # the last one: a 1 × 1 convolution
 SOFTMAX = ("_softmax", "_safe_softmax")
 SOFTMAXES = (*SOFTMAX, "exp")  # exp: of a softmax written by hand
 MOVES = (
@@ -127,6 +127,8 @@ class Trace(TorchDispatchMode):
         inputs = [(self._producer.get(id(x)), x) for x in given]
         follow = [id(x) in self._sources or bool(n and n.depends) for n, x in inputs]
         name = func._schema.name.split("::")[-1]
+        if name == "convolution" and args[1].shape[2:].numel() == args[-1] == 1:  # no groups
+            name, inputs, follow = "pointwise", inputs[:2], follow[:2]
         kept = tuple(self._kept(x, name) for x in args)
         result = func(*args, **kwargs)
         outputs = list(_tensors((result,)))
@@ -136,6 +138,8 @@ class Trace(TorchDispatchMode):
         running = self._running[-1][1] if self._running else ""
         between = name in PRODUCTS and all(follow[-2:])
         copies = [x.detach().clone() for x in outputs]
+        if name == "pointwise":  # with channels last, as a product of rows and a matrix
+            kept, copies = (kept[0].movedim(1, -1), kept[1].flatten(1).mT), [copies[0].movedim(1, -1)]
         index, depends = len(self.nodes), any(follow)
         node = Node(index, name, kept, inputs, copies, running, depends, between)
         for producer, _ in inputs:
