@@ -63,6 +63,7 @@ CHECKS: dict[str, Check] = {
     "calls are independent": Check(invariants.memory),
     "arguments untouched": Check(invariants.untouched),
     "weights": Check(weights.weights),
+    "tokens": Check(blocks.channels),
     "heads": Check(heads.heads),
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),

@@ -7,12 +7,14 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, projected, where
+from attnbook.doctor.observed import Results, mixed, origins, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
+ROWS = (*NORMS, "add", "mm", "addmm")
+ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
 
 def memory(subject: Subject) -> Results:
@@ -31,7 +33,15 @@ def memory(subject: Subject) -> Results:
 
 
 def norms(subject: Subject) -> Results:
-    """What a norm gives does not depend on the length of what it is given."""
+    """A norm is over the width, and what it gives does not depend on the length of that."""
+    widths = {n for p in subject.parameters.values() if p.dim() > 1 for n in p.shape}
+    for node in locate.trace_of(subject).of("native_layer_norm"):
+        over = list(node.args[1])
+        if over == [subject.n_tokens] and subject.n_tokens not in widths and node.depends:
+            done = "observed a norm" + locate.in_module(node)
+            found, right = f"it is over {over[0]} numbers, as many as there are tokens", "the width"
+            yield finding("error", "norms", "norm over the tokens", done, found, right)
+            return
     for name, module, args, kwargs in locate.norm_calls(subject):
         x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
         one, other, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
@@ -114,6 +124,25 @@ def activation(subject: Subject) -> Results:
             right = "an activation between them: else one matrix does the same"
             yield finding("error", "feed-forward", "no activation", done, found, right)
             return
+
+
+def channels(subject: Subject) -> Results:
+    """What a convolution gives at a position becomes one token."""
+    trace, through = locate.trace_of(subject), (*MOVES, "cat")
+    for first in trace.of("convolution", "pointwise"):
+        x = first.outputs[0] if first.name == "convolution" else first.outputs[0].movedim(-1, 1)
+        positions = torch.arange(x[0, 0].numel()).view(x.shape[2:])
+        same = walk([first], lambda n: [u for u in n.users if u.name in ELEMENTWISE])
+        for node in same if x.shape[1] not in x.shape[2:] else ():
+            values = x if node is first else node.outputs[0]
+            users = walk(node.users, lambda n: n.users if n.name in through else [])
+            given = [y for n in users if n.name in ROWS for _, y in n.inputs]
+            rows = (y.reshape(-1, x.shape[1]) for y in given if y.shape[-1:] == x.shape[1:2])
+            if values.shape == x.shape and any(mixed(origins(y, values, positions)) for y in rows):
+                done = "followed what a convolution gives" + locate.in_module(first)
+                found, right = "a token has numbers of several positions", "of one position"
+                yield finding("error", "tokens", "channels not transposed", done, found, right)
+                return
 
 
 def _linear(node: Node) -> bool:

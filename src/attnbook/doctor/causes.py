@@ -129,6 +129,9 @@ CAUSES: dict[str, Cause] = {
         "tokens, d_head)",
         (*LEAKS, "positions"),
     ),
+    "channels not transposed": Cause(
+        "x.flatten(2).transpose(1, 2), not x.view(batch, tokens, channels)", ALL_THAT_FOLLOWS
+    ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
     ),

@@ -5,10 +5,21 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, equal_heads, given, heads_in, projected, where
+from attnbook.doctor.observed import (
+    Results,
+    equal_heads,
+    given,
+    heads_in,
+    mixed,
+    origins,
+    projected,
+    where,
+)
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
+
+MERGE, SPLIT = "merge without transposing", "split without transposing"
 
 
 def heads(subject: Subject) -> Results:
@@ -20,6 +31,7 @@ def heads(subject: Subject) -> Results:
         return
     # The rows of a picture are not its tokens.
     split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))
+    split = split or list(_values(subject, first))
     yield from split
     if not split:  # after that, no merge is right
         yield from _merge(subject, trace)
@@ -68,7 +80,24 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
         changed = sorted(set().union(*sets))
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
         right = f"row {token} of every head"
-        yield finding("error", "heads", "split without transposing", done, found, right)
+        yield finding("error", "heads", SPLIT, done, found, right)
+
+
+def _values(subject: Subject, a: Attention) -> Results:
+    """A row of the values has the numbers of one token."""
+    made = projected(a.value_node)
+    if made is None or made.name == "bmm":
+        return
+    rows = made.outputs[0].flatten(0, -2)
+    keys, d = a.value.shape[1:]
+    if keys == d or len(rows) != subject.n_sequences * keys:
+        return  # attention between channels
+    found = origins(a.value.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
+    by_head = found.amax(1).view(-1, keys).tolist()
+    if mixed(found) or any(min(x) >= 0 and len(set(x)) < keys for x in by_head):
+        done = "followed the values into the heads" + where(a)
+        said, right = "a head's row has several tokens, or a part of one", "each is of one token"
+        yield finding("error", "heads", SPLIT, done, said, right)
 
 
 def _keys(a: Attention, twin: Attention, token: int) -> Results:
@@ -91,21 +120,11 @@ def _merge(subject: Subject, trace: Trace) -> Results:
         contexts = [a for a in trace.attentions if a.context_node.index in reached]
         if subject.kind != "pictures" and any(a.context.shape[1] not in lengths for a in contexts):
             continue
-        found = _queries(merged.reshape(-1, merged.shape[-1]), contexts)
-        if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
-            continue
-        largest, least = found.amax(1), found.masked_fill(found < 0, len(found)).amin(1)
-        mixed = torch.nonzero((found >= 0).any(1) & (largest != least)).flatten().tolist()
-        if mixed:
-            tokens = sorted(set(found[mixed[0]].tolist()) - {-1})
-            yield finding(
-                "error",
-                "heads",
-                "merge without transposing",
-                f"followed the heads' outputs into {node.module or node.name}",
-                f"row {mixed[0]} has numbers of tokens {tokens}",
-                "a row has the numbers of one token, of all heads",
-            )
+        tokens = mixed(_queries(merged.reshape(-1, merged.shape[-1]), contexts))
+        if tokens:
+            done, cause = f"followed the heads' outputs into {node.module or node.name}", MERGE
+            found, right = f"a row has numbers of tokens {tokens}", "of one token, of all heads"
+            yield finding("error", "heads", cause, done, found, right)
             return
 
 
@@ -136,20 +155,10 @@ def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
 
 
 def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
-    """For each number, the query in whose context it is; −1 if in none, or in several."""
+    """For each number, the query in whose context it is."""
     values = torch.cat([a.context.flatten() for a in contexts])
-    index = torch.cat(
-        [
-            torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context).flatten()
-            for a in contexts
-        ]
-    )
-    ordered, order = values.sort()
-    at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
-    twice = torch.zeros_like(ordered, dtype=torch.bool)
-    twice[1:] |= ordered[1:] == ordered[:-1]
-    twice[:-1] |= ordered[1:] == ordered[:-1]
-    return index[order[at]].masked_fill((ordered[at] != rows) | twice[at], -1)
+    index = [torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context) for a in contexts]
+    return origins(rows, values, torch.cat([x.flatten() for x in index]))
 
 
 def _by_head(subject: Subject, trace: Trace) -> Tensor:

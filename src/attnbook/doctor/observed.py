@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from attnbook.doctor.report import Finding, NotJudged
@@ -70,3 +71,23 @@ def equal_heads(x: Tensor) -> list[int]:
         if not same:
             kinds.append(head)
     return numbers
+
+
+def origins(rows: Tensor, values: Tensor, index: Tensor) -> Tensor:
+    """For each number, the index of the value that it is; −1 if of none, or of several."""
+    ordered, order = values.flatten().sort()
+    at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
+    twice = torch.zeros_like(ordered, dtype=torch.bool)
+    twice[1:] |= ordered[1:] == ordered[:-1]
+    twice[:-1] |= ordered[1:] == ordered[:-1]
+    found = index.expand_as(values).flatten()[order[at]]
+    return found.masked_fill((ordered[at] != rows) | twice[at], -1)
+
+
+def mixed(found: Tensor) -> list[int]:
+    """The origins of a row's numbers, if there are rows with more than one."""
+    if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
+        return []
+    largest, least = found.amax(1), found.masked_fill(found < 0, int(found.max()) + 1).amin(1)
+    rows = found[(found >= 0).any(1) & (largest != least)]
+    return sorted(set(rows[0].tolist()) - {-1}) if len(rows) else []

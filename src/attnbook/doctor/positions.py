@@ -171,7 +171,7 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
 
 def sinusoids(subject: Subject) -> Results:
     """Sines and cosines of one frequency, in pairs, are added; frequencies fall geometrically."""
-    done = "looked at the table that is added to the tokens"
+    done, claimed = "looked at the table that is added to the tokens", subject.claims.position
     for node in locate.trace_of(subject).of("add", "add_"):
         for producer, table in node.inputs if node.depends else ():
             values = table.detach().float().squeeze()
@@ -180,7 +180,7 @@ def sinusoids(subject: Subject) -> Results:
                 continue
             sines = torch.arange(len(values), device=values.device).float().sin()[:, None]
             equal = (values - sines).abs().amax(0) < 1e-3
-            if values.abs().max() > 1.001 or not equal.any():
+            if values.abs().max() > 1.001 or not (equal.any() or claimed == "sinusoidal"):
                 continue  # it is no such table
             off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
             fall, d = rotary.falls(angle), values.shape[1]
@@ -191,6 +191,15 @@ def sinusoids(subject: Subject) -> Results:
             elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
                 found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
                 right = f"by {1e4 ** (-2 / d):.4g}"
+            elif (
+                fall
+                and subject.claims.position
+                and math.isclose(fall, 1e4 ** (-1 / d), rel_tol=0.01)
+            ):
+                found = f"frequencies fall by {fall:.4g} from pair to pair: i instead of 2i"
+                right = f"by {1e4 ** (-2 / d):.4g}"
+            elif rotary.rises(angle):
+                found, right = "frequencies rise from pair to pair", "they fall"
             elif (still := int((values == 0).all(0).sum())) > d // 4:
                 found, right = f"{still} of {d} columns are zero in each row", "one, if d is odd"
             elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):

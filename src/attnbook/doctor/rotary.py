@@ -56,6 +56,9 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
         yield finding("error", "positions", "queries turned ahead of keys", done, found, right)
         return
     angle = turns(a.query[0])
+    if rises(angle):
+        found, right = "frequencies rise from pair to pair", "base**(-2i/d_head): they fall"
+        yield finding("error", "positions", "other rotary base", done, found, right)
     ratio = falls(angle)
     if angle is None or ratio is None:
         return
@@ -129,6 +132,12 @@ def turns(rows: Tensor) -> Tensor | None:
         if (step.abs() - 1).abs().max() < 1e-3 and (step - step[:1]).abs().max() < 1e-2:
             return (z[1] / z[0]).angle().abs()
     return None
+
+
+def rises(angle: Tensor | None) -> bool:
+    """Whether a pair turns further than the one before it, of which the first turns by 1."""
+    first = angle is not None and bool((angle[0] - 1).abs() < 1e-3)
+    return angle is not None and first and bool((angle[1:] > 1.01 * angle[:-1] + 1e-6).any())
 
 
 def falls(angle: Tensor | None) -> float | None:

@@ -139,7 +139,10 @@ class Trace(TorchDispatchMode):
         between = name in PRODUCTS and all(follow[-2:])
         copies = [x.detach().clone() for x in outputs]
         if name == "pointwise":  # with channels last, as a product of rows and a matrix
-            kept, copies = (kept[0].movedim(1, -1), kept[1].flatten(1).mT), [copies[0].movedim(1, -1)]
+            kept, copies = (
+                (kept[0].movedim(1, -1), kept[1].flatten(1).mT),
+                [copies[0].movedim(1, -1)],
+            )
         index, depends = len(self.nodes), any(follow)
         node = Node(index, name, kept, inputs, copies, running, depends, between)
         for producer, _ in inputs:
