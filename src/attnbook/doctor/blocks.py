@@ -13,6 +13,7 @@ from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
+STATISTICS = (*NORMS, "pow", "mean", "var_mean", "linalg_vector_norm")
 ROWS = (*NORMS, "add", "mm", "addmm")
 ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
@@ -66,10 +67,16 @@ def norm_order(subject: Subject) -> Results:
     for layer, a in enumerate(locate.attentions(subject)):
         made = projected(a.query_node)
         given = _unmoved(made.inputs[-2][0]) if made is not None else None
-        if given is None:
+        if made is None or (given is None and claimed != "pre"):
             continue
-        normed = given.name in NORMS or (given.name in ("mul", "add") and "norm" in given.module)
-        added = any(user.name in ("add", "add_") for user in _users(given))
+        normed = given is not None and _is_norm(given)
+        # The norm may be called a second time, for the sum.
+        added = given is not None and any(
+            x.equal(given.outputs[0])
+            for n in locate.trace_of(subject).of("add", "add_")
+            for _, x in n.inputs
+            if n.index > given.index and x.shape == given.outputs[0].shape
+        )
         done = "followed the stream around the attention" + where(a)
         right, cause = "x + attention(norm(x))", "norm not before the branch"
         if claimed == "post" and normed and not added:
@@ -77,7 +84,7 @@ def norm_order(subject: Subject) -> Results:
             cause = "norm not after the sum"
         elif claimed == "pre" and not (normed and not added):
             found = "the stream itself is normed" if normed else "what it is given is not normed"
-        elif claimed is None and layer and normed and added and _then_pre(given):
+        elif claimed is None and layer and normed and added and given and _then_pre(given):
             found = "the stream itself is normed here, and not in the next branch"
         else:
             continue
@@ -85,11 +92,18 @@ def norm_order(subject: Subject) -> Results:
         return
 
 
+def _is_norm(node: Node) -> bool:
+    """Whether it is a norm, or the last operation of one by hand."""
+    last = walk([node], lambda n: n.makers if n.name in ("mul", "div", "add", *MOVES) else [])
+    by_hand = any(n.name in ("rsqrt", "sqrt", "std") and n.module == node.module for n in last)
+    return node.name in NORMS or (node.name in ("mul", "div", "add") and by_hand)
+
+
 def _then_pre(normed: Node) -> bool:
     """Whether the sum of the normed stream and its branch is normed for the next branch alone."""
     for total in (user for user in _users(normed) if user.name in ("add", "add_")):
         later = _users(total)
-        is_normed = any(n.name in NORMS or "norm" in n.module.split(".")[-1] for n in later)
+        is_normed = any(n.name in STATISTICS or "norm" in n.module.split(".")[-1] for n in later)
         if is_normed and any(n.name in ("add", "add_") and n.module == total.module for n in later):
             return True
     return False

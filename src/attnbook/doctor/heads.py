@@ -31,7 +31,7 @@ def heads(subject: Subject) -> Results:
         return
     # The rows of a picture are not its tokens.
     split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))
-    split = split or list(_values(subject, first))
+    split = split or list(_tokens_stay(subject, first))
     yield from split
     if not split:  # after that, no merge is right
         yield from _merge(subject, trace)
@@ -83,21 +83,24 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
         yield finding("error", "heads", SPLIT, done, found, right)
 
 
-def _values(subject: Subject, a: Attention) -> Results:
-    """A row of the values has the numbers of one token."""
-    made = projected(a.value_node)
-    if made is None or made.name == "bmm":
-        return
-    rows = made.outputs[0].flatten(0, -2)
-    keys, d = a.value.shape[1:]
-    if keys == d or len(rows) != subject.n_sequences * keys:
-        return  # attention between channels
-    found = origins(a.value.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
-    by_head = found.amax(1).view(-1, keys).tolist()
-    if mixed(found) or any(min(x) >= 0 and len(set(x)) < keys for x in by_head):
-        done = "followed the values into the heads" + where(a)
-        said, right = "a head's row has several tokens, or a part of one", "each is of one token"
-        yield finding("error", "heads", SPLIT, done, said, right)
+def _tokens_stay(subject: Subject, a: Attention) -> Results:
+    """A row of queries, keys or values has the numbers of one token, all of one head."""
+    sides = (a.query_node, a.query), (a.key_node, a.key), (a.value_node, a.value)
+    for node, x in sides:
+        made, (n, d) = projected(node), x.shape[1:]
+        rows = x[:0] if made is None or made.name == "bmm" else made.outputs[0].flatten(0, -2)
+        if n == d or len(rows) != subject.n_sequences * n:
+            continue  # attention between channels
+        found = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
+        by_head = found.amax(1).view(-1, n).tolist()
+        if mixed(found) or any(min(x) >= 0 and len(set(x)) < n for x in by_head):
+            done = "followed the projections into the heads" + where(a)
+            said, right = (
+                "a head's row has several tokens, or a part of one",
+                "each is of one token",
+            )
+            yield finding("error", "heads", SPLIT, done, said, right)
+            return
 
 
 def _keys(a: Attention, twin: Attention, token: int) -> Results:

@@ -191,13 +191,6 @@ def sinusoids(subject: Subject) -> Results:
             elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
                 found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
                 right = f"by {1e4 ** (-2 / d):.4g}"
-            elif (
-                fall
-                and subject.claims.position
-                and math.isclose(fall, 1e4 ** (-1 / d), rel_tol=0.01)
-            ):
-                found = f"frequencies fall by {fall:.4g} from pair to pair: i instead of 2i"
-                right = f"by {1e4 ** (-2 / d):.4g}"
             elif rotary.rises(angle):
                 found, right = "frequencies rise from pair to pair", "they fall"
             elif (still := int((values == 0).all(0).sum())) > d // 4:

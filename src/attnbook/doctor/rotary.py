@@ -66,6 +66,13 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
     d_model = max(width or 0, d * heads_in(subject, a))
     base, seen = base_of(subject, a), ratio ** (-d / 2)
     meant = base or 1e4
+    if ratio > 0.999:
+        found, right = (
+            "all pairs turn by the same angle",
+            f"the next by {meant ** (-2 / d):.4g} of it",
+        )
+        yield finding("error", "positions", "other rotary base", done, found, right)
+        return
     if math.isclose(meant, seen, rel_tol=0.02):
         return
     if math.isclose(meant ** (d / d_model), seen, rel_tol=0.02):

@@ -30,7 +30,7 @@ ON_LOGITS = (
 )
 ON_WEIGHTS = (
     *("mul", "mul_", "div", "div_", "masked_fill", "masked_fill_", "where", "nan_to_num"),
-    *("tril", "triu"),
+    *("tril", "triu", "add", "add_"),
 )
 
 

@@ -152,7 +152,11 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
                 return "scaled after the softmax", over
         elif ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
             return "mask after the softmax", over
-        return "", ""
+        added = (a.weights - a.softmax).unflatten(0, (subject.n_sequences, -1))
+        alike = subject.n_sequences > 1 and bool((added - added[:1]).abs().max() < 1e-5)
+        return (
+            ("weights do not sum to one", over + "; a bias is added to them") if alike else ("", "")
+        )
     if _ones(a.weights.sum(-2)) and a.weights.shape[-1] > 1:
         last = not by_hand and axis == soft.dim() - 1
         cause = "weights transposed" if last else "softmax over the queries"
