@@ -15,7 +15,7 @@ from attnbook.doctor.observed import (
     projected,
     where,
 )
-from attnbook.doctor.report import NotJudged
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
@@ -108,12 +108,9 @@ def _keys(a: Attention, twin: Attention, token: int) -> Results:
     rows, d = _rows(a.key, twin.key), a.key.shape[-1]
     moved = (a.key != twin.key).sum((1, 2)).max() <= d if rows else False  # by no convolution
     if moved and any(len(r) > 1 for r in rows.values()):
-        done, found = (
-            f"changed token {token}" + where(a),
-            f"keys {sorted(set().union(*rows.values()))} changed",
-        )
-        right = f"key {token} alone"
-        yield finding("error", "heads", "keys not transposed", done, found, right)
+        done = f"changed token {token}" + where(a)
+        found = f"keys {sorted(set().union(*rows.values()))} changed"
+        yield finding("error", "heads", "keys not transposed", done, found, f"key {token} alone")
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
@@ -184,8 +181,8 @@ def _by_head(subject: Subject, trace: Trace) -> Tensor:
 def _concatenated(subject: Subject, trace: Trace) -> Results:
     """Heads of a part of the width are put side by side: no sum or mean of them is made."""
     first, by_head = trace.attentions[0], _by_head(subject, trace)
-    made = projected(first.query_node)
-    if made is None or len(by_head) < 2 or _alike(by_head) or _alike_values(subject, first):
+    made, values = projected(first.query_node), first.value[: heads_in(subject, first)]
+    if made is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
         return  # with the same values, a mean is right
     wanted = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
     through = (*MOVES, "mean", "sum", "add", "add_", "div", "mul", "stack", "cat")
@@ -197,14 +194,11 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
             n_heads, d = len(by_head), by_head.shape[-1]
             again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
             part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
-            yield finding(
-                "error" if part else "warning",
-                "heads",
-                "heads not concatenated",
-                "followed the heads' outputs" + where(first),
-                f"{n_heads} heads of width {d} become one of width {d}, by {node.name}",
-                f"side by side, of width {n_heads * d}",
-            )
+            level: Level = "error" if part else "warning"
+            done, right = "followed the heads' outputs", f"side by side, of width {n_heads * d}"
+            found = f"{n_heads} heads of width {d} become one of width {d}, by {node.name}"
+            cause = "heads not concatenated"
+            yield finding(level, "heads", cause, done + where(first), found, right)
             return
 
 
@@ -225,18 +219,13 @@ def _unprojected(subject: Subject, trace: Trace) -> Results:
 
 
 def _alike(by_head: Tensor) -> bool:
-    return len(set(equal_heads(by_head))) == 1
-
-
-def _alike_values(subject: Subject, a: Attention) -> bool:
-    n_heads = heads_in(subject, a)
-    return n_heads > 1 and _alike(a.value[:n_heads])
+    return len(by_head) > 1 and len(set(equal_heads(by_head))) == 1
 
 
 def _all_alike(subject: Subject, trace: Trace) -> Results:
     """No two heads have the same weights."""
     by_head = _by_head(subject, trace)
-    if len(by_head) > 1 and by_head.any() and _alike(by_head):
+    if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(trace.attentions[0])
         found = f"all {len(by_head)} are the same"
         yield finding("error", "heads", "heads all alike", done, found, "each head differs")
@@ -254,14 +243,9 @@ def number_of_heads(subject: Subject) -> Results:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
         return  # heads says what it attends over
-    yield finding(
-        "error",
-        "number of heads",
-        "wrong number of heads",
-        "counted the heads of the weights",
-        f"{sorted(counts)} of width {found[0].query.shape[-1]}",
-        f"{claimed}, as claimed",
-    )
+    done, right = "counted the heads of the weights", f"{claimed}, as claimed"
+    said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
+    yield finding("error", "number of heads", "wrong number of heads", done, said, right)
 
 
 def _whole(a: Attention, claimed: int) -> bool:
@@ -288,11 +272,8 @@ def groups(subject: Subject) -> Results:
             return
         right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
         if distinct not in (1, n_heads) and not keys == values == right_keys:
-            yield finding(
-                "error" if keys != values else "warning",  # else a matter of the heads' order
-                "groups",
-                "other groups of heads",
-                "compared the keys and values of the heads",
-                f"query heads use key heads {keys} and value heads {values}",
-                f"{right_keys}, in every published model",
-            )
+            level: Level = "error" if keys != values else "warning"  # as in x-transformers
+            done = "compared the keys and values of the heads"
+            found = f"query heads use key heads {keys} and value heads {values}"
+            right = f"{right_keys}, in most published models"
+            yield finding(level, "groups", "other groups of heads", done, found, right)
