@@ -82,7 +82,7 @@ CHECKS: dict[str, Check] = {
     "order": Check(invariants.order, ROWS),
     "positions": Check(positions.positions, MODELS),
     "window": Check(blocks.window, needs="window"),
-    "residual": Check(residuals.residual, ROWS),
+    "residual": Check(residuals.residual, (*ROWS, "pooled")),
     "norms": Check(blocks.norms),
     "feed-forward": Check(blocks.activation),
     "norm order": Check(blocks.norm_order),

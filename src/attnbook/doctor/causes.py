@@ -242,6 +242,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
     "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
+    "other slopes": Cause("slopes 2**(-8 * (h + 1) / n_heads), added to logits that are scaled"),
     "other window": Cause(
         "a window of w allows 0 ≤ query position - key position < w",
         ("prefix", "cache", "training", "window"),

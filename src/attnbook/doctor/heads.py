@@ -118,7 +118,8 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     lengths = set(map(subject.length, subject.sources))
     for node, merged, reached in _merged(trace):
         contexts = [a for a in trace.attentions if a.context_node.index in reached]
-        if subject.kind != "pictures" and any(a.context.shape[1] not in lengths for a in contexts):
+        others = [a for a in contexts if a.context.shape[1] not in lengths and a.score_node.between]
+        if others and subject.kind != "pictures":
             continue
         tokens = mixed(_queries(merged.reshape(-1, merged.shape[-1]), contexts))
         if tokens:

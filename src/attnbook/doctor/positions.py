@@ -38,7 +38,8 @@ def positions(subject: Subject) -> Results:
     if claimed is None:
         yield NotJudged("positions", "what kind they are of", "position=…")
         return
-    if claimed == "none" or not subject.is_self:
+    inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
+    if claimed == "none" or not (subject.is_self or inside):
         return
     if subject.claims.position is None and first is not None and _absolute(subject, first):
         yield NotJudged("positions", "what is added to the tokens", "position=…")
@@ -76,6 +77,7 @@ def _bias(a: Attention) -> str | None:
     if x is None or x.shape[1] != x.shape[2] or x.shape[1] < 4:
         return None
     steps, by_distance = x[:, -1].diff(dim=-1), _differ(x[:, :-1, :-1], x[:, 1:, 1:]) < 1e-4
+    by_distance = by_distance or _not_relative(x) < 1e-4  # Bloom's counts keys alone
     if not steps.isfinite().all() or steps.abs().max() < 1e-3:
         return None
     if by_distance and (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max():
@@ -165,6 +167,12 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
         shifted = 2.0 ** (-8 * torch.arange(n_heads, device=slopes.device) / n_heads)
         if torch.allclose(slopes, shifted.to(slopes), rtol=1e-3):
             cause, found = "slopes begin at one", "slopes 2**(-8 * h / n_heads), from 1 on"
+        ratio, is_power = slopes[1:] / slopes[:-1], n_heads & (n_heads - 1) == 0
+        even = is_power and n_heads > 2 and bool((ratio - ratio[0]).abs().max() < 1e-3)
+        usual = math.isclose(slopes[0], 2.0 ** (-8 / n_heads), rel_tol=1e-2)
+        if subject.claims.position and not cause and even and not usual:
+            cause = "other slopes"
+            found = f"slopes from {float(slopes[0]):.3g} on, each {float(ratio[0]):.3g} of the last"
     if cause:
         yield finding(level, "positions", cause, done, found, right)
 

@@ -16,6 +16,7 @@ def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
     found = locate.attentions(subject)
     in_a_row = _in_a_row(found)
+    in_a_row = in_a_row and subject.kind != "pooled"  # latents read what they are not added to
     if not found or not (in_a_row or subject.claims.residual):
         return
     inputs = subject.fresh(0)

@@ -35,7 +35,8 @@ def scale(subject: Subject) -> Results:
     seen = False
     for a in locate.attentions(subject):
         parts = summed(a)
-        widths = [factors(part)[0].shape[-1] for part in parts if part.between]
+        own = [part for part in parts if part.between or part is a.score_node]
+        widths = [factors(part)[0].shape[-1] for part in own]
         d = sum(widths)
         right = d**-0.5 if claimed is None or isinstance(claimed, str) else float(claimed)
         numbers = scalars(subject, a, parts, right)
@@ -76,7 +77,7 @@ def scalars(subject: Subject, a: Attention, parts: list[Node], right: float) -> 
         return None
     cap = back(logits, tuple({*MOVES, *ON_LOGITS} - {"tanh"}), ("tanh",))
     every = []
-    for part in (part for part in parts if part.between):
+    for part in (part for part in parts if part.between or part is a.score_node):
         after, sides = _after(part, logits), _sides(a, part)
         if after is None or sides is None:
             return None

@@ -196,11 +196,17 @@ def ahead(node: Node, through: tuple[str, ...]) -> Iterator[tuple[Node, Node]]:
 
 def _attention(softmax: Node) -> Attention | None:
     score = back(softmax.inputs[0][0], (*MOVES, *ON_LOGITS), PRODUCTS)
-    if score is None or not score.between:
+    if score is None or not score.depends:
         return None
     dropout = ("native_dropout", "bernoulli_", "dropout")
     for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *dropout)):
         sides = _sides(context, used) if context.between else None
+        # Learned queries are no input's; a router's matrix is one for the whole batch.
+        learned = score.name in ("bmm", "baddbmm") and len(score.outputs[0]) == len(
+            context.outputs[0]
+        )
+        if not (score.between or (learned and len(score.outputs[0]) > 1)):
+            continue
         if sides is not None and math.prod(sides[0].shape) == softmax.outputs[0].numel():
             return _assemble(softmax, score, context, sides)
     return None
