@@ -147,7 +147,8 @@ def channels(subject: Subject) -> Results:
         x = first.outputs[0] if first.name == "convolution" else first.outputs[0].movedim(-1, 1)
         positions = torch.arange(x[0, 0].numel()).view(x.shape[2:])
         same = walk([first], lambda n: [u for u in n.users if u.name in ELEMENTWISE])
-        for node in same if x.shape[1] not in x.shape[2:] else ():
+        sizes = *x.shape[2:], positions.numel()
+        for node in same if x.shape[1] not in sizes else ():
             values = x if node is first else node.outputs[0]
             users = walk(node.users, lambda n: n.users if n.name in through else [])
             given = [y for n in users if n.name in ROWS for _, y in n.inputs]

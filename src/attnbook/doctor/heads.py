@@ -88,9 +88,9 @@ def _tokens_stay(subject: Subject, a: Attention) -> Results:
     sides = (a.query_node, a.query), (a.key_node, a.key), (a.value_node, a.value)
     for node, x in sides:
         made, (n, d) = projected(node), x.shape[1:]
-        rows = x[:0] if made is None or made.name == "bmm" else made.outputs[0].flatten(0, -2)
-        if n == d or len(rows) != subject.n_sequences * n:
+        if made is None or n == d or _rows_of(node) != subject.n_sequences * n:
             continue  # attention between channels
+        rows = made.outputs[0].flatten(0, -2)
         found = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
         by_head = found.amax(1).view(-1, n).tolist()
         if mixed(found) or any(min(x) >= 0 and len(set(x)) < n for x in by_head):
@@ -101,6 +101,12 @@ def _tokens_stay(subject: Subject, a: Attention) -> Results:
             )
             yield finding("error", "heads", SPLIT, done, said, right)
             return
+
+
+def _rows_of(node: Node | None) -> int:
+    """How many rows the projection has that made it."""
+    made = projected(node)
+    return 0 if made is None or made.name == "bmm" else made.outputs[0][..., 0].numel()
 
 
 def _keys(a: Attention, twin: Attention, token: int) -> Results:
@@ -118,8 +124,9 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     lengths = set(map(subject.length, subject.sources))
     for node, merged, reached in _merged(trace):
         contexts = [a for a in trace.attentions if a.context_node.index in reached]
-        others = [a for a in contexts if a.context.shape[1] not in lengths and a.score_node.between]
-        if others and subject.kind != "pictures":
+        if subject.kind == "pictures":
+            lengths = {_rows_of(a.query_node) // subject.n_sequences for a in contexts}
+        if any(a.context.shape[1] not in lengths and a.score_node.between for a in contexts):
             continue
         tokens = mixed(_queries(merged.reshape(-1, merged.shape[-1]), contexts))
         if tokens:

@@ -167,15 +167,14 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
     names = {part: name for m in subject.modules for name, part in m.named_modules()}
 
     def note(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
-        kind, name = type(module).__name__.lower(), names[module].rpartition(".")[2]
+        kind = type(module).__name__.lower()
         others = any(
             word in kind
             for word in ("batch", "instance", "block", "layers", "prenorm", "weight", "spectral")
         )
         leaf = not any(True for _ in module.children())
         floats = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
-        gain = [p.dim() for p in module.parameters()] == [1] and "norm" in name
-        if ("norm" in kind or "rms" in kind or gain) and leaf and floats and not others:
+        if ("norm" in kind or "rms" in kind) and leaf and floats and not others:
             found.setdefault(module, (names[module], module, args, kwargs))
 
     handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]

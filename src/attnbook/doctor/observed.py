@@ -57,7 +57,7 @@ def summed(a: Attention) -> list[Node]:
     """The products that the logits are the sum of, as of content and of positions."""
     through = {*MOVES, *ON_LOGITS} - {"cat", "stack", "maximum", "index_put_"}
     found = walk(a.softmax_node.makers[:1], lambda n: n.makers if n.name in through else [])
-    parts = [n for n in found if n.name in PRODUCTS and n.depends]
+    parts = [n for n in found if n.name in PRODUCTS]
     return parts if a.score_node in parts else [a.score_node]
 
 

@@ -293,8 +293,9 @@ def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[
     """The numbers that it was multiplied by since a product or norm; ``None`` if by a parameter."""
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
 
-    def inside(node: Node) -> bool:
-        return node.depends and node.name not in (*stop, *norms)
+    def inside(now: Node) -> bool:
+        of_input = now.depends or (node is not None and not node.depends)  # it is learned
+        return of_input and now.name not in (*stop, *norms)
 
     found = [
         scalar(n)
