@@ -192,7 +192,9 @@ CAUSES: dict[str, Cause] = {
         "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
     ),
     # tokens and batch
-    "norm over the tokens": Cause("nn.LayerNorm(d_model): over the last axis alone", LEAKS),
+    "norm over the tokens": Cause(
+        "nn.LayerNorm(d_model): over the last axis alone", (*LEAKS, "norms", "gradients")
+    ),
     "statistic over the batch": Cause("normalise each token: nn.LayerNorm(d_model)", LEAKS),
     "convolution into the future": Cause(
         "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
@@ -224,7 +226,7 @@ CAUSES: dict[str, Cause] = {
     "positions not relative": Cause(
         "rotate queries and keys alike, with pairs (x[i], x[i + d/2]) and cos, sin of the same "
         "frequency for both halves",
-        ("cache",),
+        ("cache", "prefix"),
     ),
     "rotary angles of d_model": Cause(
         "base ** (-torch.arange(0, d_head, 2) / d_head): d_head in both, not d_model"

@@ -223,7 +223,7 @@ def _unprojected(subject: Subject, trace: Trace) -> Results:
     if spare:
         done, found = "followed the heads' outputs" + where(first), "no matrix is applied to them"
         found, right = f"{found}, and {spare[0]} takes no part", "the output projection is"
-        yield finding("error", "heads", "parameter not used", done, found, right)
+        yield finding("error", "gradients", "parameter not used", done, found, right)
 
 
 def _alike(by_head: Tensor) -> bool:

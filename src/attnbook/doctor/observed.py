@@ -80,7 +80,7 @@ def origins(rows: Tensor, values: Tensor, index: Tensor) -> Tensor:
     twice = torch.zeros_like(ordered, dtype=torch.bool)
     twice[1:] |= ordered[1:] == ordered[:-1]
     twice[:-1] |= ordered[1:] == ordered[:-1]
-    found = index.expand_as(values).flatten()[order[at]]
+    found = index.to(values.device).expand_as(values).flatten()[order[at]]
     return found.masked_fill((ordered[at] != rows) | twice[at], -1)
 
 
