@@ -104,7 +104,9 @@ CAUSES: dict[str, Cause] = {
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
     "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
     "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),
-    "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
+    "weights do not sum to one": Cause(
+        "logits.softmax(dim=-1), and nothing after it", (*LEAKS, "positions")
+    ),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
     ),
