@@ -7,12 +7,15 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, projected, where
+from attnbook.doctor.observed import Results, mixed, origins, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, Node, scalar, walk
+from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
+STATISTICS = (*NORMS, "pow", "mean", "var_mean", "linalg_vector_norm")
+ROWS = (*NORMS, "add", "mm", "addmm")
+ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
 
 def memory(subject: Subject) -> Results:
@@ -31,7 +34,15 @@ def memory(subject: Subject) -> Results:
 
 
 def norms(subject: Subject) -> Results:
-    """What a norm gives does not depend on the length of what it is given."""
+    """A norm is over the width, and what it gives does not depend on the length of that."""
+    widths = {n for p in subject.parameters.values() if p.dim() > 1 for n in p.shape}
+    for node in locate.trace_of(subject).of("native_layer_norm"):
+        over = list(node.args[1])
+        if over == [subject.n_tokens] and subject.n_tokens not in widths and node.depends:
+            done = "observed a norm" + locate.in_module(node)
+            found, right = f"it is over {over[0]} numbers, as many as there are tokens", "the width"
+            yield finding("error", "norms", "norm over the tokens", done, found, right)
+            return
     for name, module, args, kwargs in locate.norm_calls(subject):
         x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
         one, other, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
@@ -56,10 +67,16 @@ def norm_order(subject: Subject) -> Results:
     for layer, a in enumerate(locate.attentions(subject)):
         made = projected(a.query_node)
         given = _unmoved(made.inputs[-2][0]) if made is not None else None
-        if given is None:
+        if made is None or (given is None and claimed != "pre"):
             continue
-        normed = given.name in NORMS or (given.name in ("mul", "add") and "norm" in given.module)
-        added = any(user.name in ("add", "add_") for user in _users(given))
+        normed = given is not None and _is_norm(given)
+        # The norm may be called a second time, for the sum.
+        added = given is not None and any(
+            x.equal(given.outputs[0])
+            for n in locate.trace_of(subject).of("add", "add_")
+            for _, x in n.inputs
+            if n.index > given.index and x.shape == given.outputs[0].shape
+        )
         done = "followed the stream around the attention" + where(a)
         right, cause = "x + attention(norm(x))", "norm not before the branch"
         if claimed == "post" and normed and not added:
@@ -67,7 +84,7 @@ def norm_order(subject: Subject) -> Results:
             cause = "norm not after the sum"
         elif claimed == "pre" and not (normed and not added):
             found = "the stream itself is normed" if normed else "what it is given is not normed"
-        elif claimed is None and layer and normed and added and _then_pre(given):
+        elif claimed is None and layer and normed and added and given and _then_pre(given):
             found = "the stream itself is normed here, and not in the next branch"
         else:
             continue
@@ -75,11 +92,18 @@ def norm_order(subject: Subject) -> Results:
         return
 
 
+def _is_norm(node: Node) -> bool:
+    """Whether it is a norm, or the last operation of one by hand."""
+    last = walk([node], lambda n: n.makers if n.name in ("mul", "div", "add", *MOVES) else [])
+    by_hand = any(n.name in ("rsqrt", "sqrt", "std") and n.module == node.module for n in last)
+    return node.name in NORMS or (node.name in ("mul", "div", "add") and by_hand)
+
+
 def _then_pre(normed: Node) -> bool:
     """Whether the sum of the normed stream and its branch is normed for the next branch alone."""
     for total in (user for user in _users(normed) if user.name in ("add", "add_")):
         later = _users(total)
-        is_normed = any(n.name in NORMS or "norm" in n.module.split(".")[-1] for n in later)
+        is_normed = any(n.name in STATISTICS or "norm" in n.module.split(".")[-1] for n in later)
         if is_normed and any(n.name in ("add", "add_") and n.module == total.module for n in later):
             return True
     return False
@@ -96,6 +120,59 @@ def _users(node: Node) -> list[Node]:
     through = (*MOVES, "native_dropout")
     later = walk(node.users, lambda n: n.users if n.name in through else [])
     return [user for user in later if user.name not in through]
+
+
+def activation(subject: Subject) -> Results:
+    """Two matrices in a row, of which one widens and one narrows, are not one linear map."""
+    for first in locate.trace_of(subject).of(*PRODUCTS):
+        later = list(walk(first.users, lambda n: n.users if _linear(n) else []))
+        # What comes to nothing, as the result of F.relu(x) that is not kept, does not count.
+        others = [n for n in later if not _linear(n) and (n.users or n.name in PRODUCTS)]
+        if first.between or len(others) != 1 or others[0].name not in PRODUCTS:
+            continue
+        (wide, middle, _), (again, narrow, given) = _widths(first), _widths(others[0])
+        whole = middle == again and given.numel() == first.outputs[0].numel()
+        if whole and max(wide, narrow) < middle and not others[0].between:
+            done = "followed what a matrix gives" + locate.in_module(first)
+            found = f"{wide} → {middle} → {narrow}, and nothing but linear maps between"
+            right = "an activation between them: else one matrix does the same"
+            yield finding("error", "feed-forward", "no activation", done, found, right)
+            return
+
+
+def channels(subject: Subject) -> Results:
+    """What a convolution gives at a position becomes one token."""
+    trace, through = locate.trace_of(subject), (*MOVES, "cat")
+    for first in trace.of("convolution", "pointwise"):
+        x = first.outputs[0] if first.name == "convolution" else first.outputs[0].movedim(-1, 1)
+        positions = torch.arange(x[0, 0].numel()).view(x.shape[2:])
+        same = walk([first], lambda n: [u for u in n.users if u.name in ELEMENTWISE])
+        sizes = *x.shape[2:], positions.numel()
+        for node in same if x.shape[1] not in sizes else ():
+            values = x if node is first else node.outputs[0]
+            users = walk(node.users, lambda n: n.users if n.name in through else [])
+            given = [y for n in users if n.name in ROWS for _, y in n.inputs]
+            rows = (y.reshape(-1, x.shape[1]) for y in given if y.shape[-1:] == x.shape[1:2])
+            if values.shape == x.shape and any(mixed(origins(y, values, positions)) for y in rows):
+                done = "followed what a convolution gives" + locate.in_module(first)
+                found, right = "a token has numbers of several positions", "of one position"
+                yield finding("error", "tokens", "channels not transposed", done, found, right)
+                return
+
+
+def _linear(node: Node) -> bool:
+    """Whether it moves numbers, or adds to them or multiplies them by what is no input's."""
+    inputs = [n for n in node.makers if n is not None and n.depends]
+    return node.name in (*MOVES, "native_dropout") or (
+        node.name.rstrip("_") in ("add", "mul", "div") and len(inputs) < 2
+    )
+
+
+def _widths(node: Node) -> tuple[int, int, Tensor]:
+    """Of what a matrix is given and gives, and what it is given."""
+    right = node.makers[-1] is not None and node.makers[-1].depends
+    axis, x = (-2, node.args[-1]) if right else (-1, node.args[-2])
+    return int(x.shape[axis]), int(node.outputs[0].shape[axis]), x
 
 
 def embedding_scale(subject: Subject) -> Results:

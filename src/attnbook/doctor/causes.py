@@ -108,7 +108,9 @@ CAUSES: dict[str, Cause] = {
     "softmax twice": Cause("weights = logits.softmax(dim=-1), once", LEAKS),
     "no softmax": Cause("weights = logits.softmax(dim=-1); weights @ value", ALL_THAT_FOLLOWS),
     "weights transposed": Cause("weights @ value, not weights.mT @ value", LEAKS),
-    "weights do not sum to one": Cause("logits.softmax(dim=-1), and nothing after it", LEAKS),
+    "weights do not sum to one": Cause(
+        "logits.softmax(dim=-1), and nothing after it", (*LEAKS, "positions")
+    ),
     "scaled after the softmax": Cause(
         "(query @ key.mT * d_head**-0.5).softmax(dim=-1)", ("scale",)
     ),
@@ -132,6 +134,9 @@ CAUSES: dict[str, Cause] = {
         "x.view(batch, tokens, n_heads, d_head).transpose(1, 2), not x.view(batch, n_heads, "
         "tokens, d_head)",
         (*LEAKS, "positions"),
+    ),
+    "channels not transposed": Cause(
+        "x.flatten(2).transpose(1, 2), not x.view(batch, tokens, channels)", ALL_THAT_FOLLOWS
     ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
@@ -177,6 +182,7 @@ CAUSES: dict[str, Cause] = {
     "a sum with an older x": Cause(
         "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
     ),
+    "no activation": Cause("down(F.gelu(up(x))), not down(up(x)), and keep what F.gelu returns"),
     "norm not before the branch": Cause("x = x + attention(norm(x)), not of or to norm(x) alone"),
     "norm not after the sum": Cause("x = norm(x + attention(x)), not x + attention(norm(x))"),
     "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),
@@ -192,7 +198,9 @@ CAUSES: dict[str, Cause] = {
         "project first, then split: nn.Linear(d_model, d_model), .view(…, n_heads, d_head)"
     ),
     # tokens and batch
-    "norm over the tokens": Cause("nn.LayerNorm(d_model): over the last axis alone", LEAKS),
+    "norm over the tokens": Cause(
+        "nn.LayerNorm(d_model): over the last axis alone", (*LEAKS, "norms", "gradients")
+    ),
     "statistic over the batch": Cause("normalise each token: nn.LayerNorm(d_model)", LEAKS),
     "convolution into the future": Cause(
         "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
@@ -224,7 +232,7 @@ CAUSES: dict[str, Cause] = {
     "positions not relative": Cause(
         "rotate queries and keys alike, with pairs (x[i], x[i + d/2]) and cos, sin of the same "
         "frequency for both halves",
-        ("cache",),
+        ("cache", "prefix"),
     ),
     "rotary angles of d_model": Cause(
         "base ** (-torch.arange(0, d_head, 2) / d_head): d_head in both, not d_model"
@@ -242,6 +250,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "one slope for all heads": Cause("slopes 2**(-8 * (h + 1) / n_heads), one for each head"),
     "slopes begin at one": Cause("slopes 2**(-8 * (h + 1) / n_heads) for h = 0, 1, …"),
+    "other slopes": Cause("slopes 2**(-8 * (h + 1) / n_heads), added to logits that are scaled"),
     "other window": Cause(
         "a window of w allows 0 ≤ query position - key position < w",
         ("prefix", "cache", "training", "window"),

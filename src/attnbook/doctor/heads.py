@@ -5,35 +5,53 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, equal_heads, heads_in, projected, where
-from attnbook.doctor.report import NotJudged
+from attnbook.doctor.observed import (
+    Results,
+    equal_heads,
+    given,
+    heads_in,
+    mixed,
+    origins,
+    projected,
+    where,
+)
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
+
+MERGE, SPLIT = "merge without transposing", "split without transposing"
 
 
 def heads(subject: Subject) -> Results:
     """A token is one row of queries, keys and values in every head, and one row afterwards."""
-    inputs = subject.fresh(0)
-    trace = subject.trace(inputs)
+    trace = locate.trace_of(subject)
     first = next(iter(trace.attentions), None)
     if first is None:
         yield NotJudged("heads", "no attention was observed")
         return
-    token = 1 if subject.n_tokens > 2 else 0
+    # The rows of a picture are not its tokens.
+    split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))
+    split = split or list(_tokens_stay(subject, first))
+    yield from split
+    if not split:  # after that, no merge is right
+        yield from _merge(subject, trace)
+    yield from _concatenated(subject, trace)
+    yield from _unprojected(subject, trace)
+    yield from _all_alike(subject, trace)
+
+
+def _rows_stay(subject: Subject, trace: Trace, first: Attention) -> Results:
+    """A token is one row of queries and keys."""
+    inputs, token = subject.fresh(0), 1 if subject.n_tokens > 2 else 0
     other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
     twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
     rows = {} if twin is None else _rows(first.query, twin.query)
-    split = list(_split(subject, first, rows, token))
-    yield from split
+    yield from _split(subject, first, rows, token)
     if not subject.is_self:
         other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
         twin = next(iter(other.attentions), None)
     if twin is not None and twin.key.shape == first.key.shape:
         yield from _keys(first, twin, token)
-    if not split:  # after that, no merge is right
-        yield from _merge(subject, trace)
-    yield from _concatenated(subject, trace)
-    yield from _all_alike(subject, trace)
 
 
 def _rows(one: Tensor, other: Tensor) -> dict[int, set[int]]:
@@ -62,7 +80,33 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
         changed = sorted(set().union(*sets))
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
         right = f"row {token} of every head"
-        yield finding("error", "heads", "split without transposing", done, found, right)
+        yield finding("error", "heads", SPLIT, done, found, right)
+
+
+def _tokens_stay(subject: Subject, a: Attention) -> Results:
+    """A row of queries, keys or values has the numbers of one token, all of one head."""
+    sides = (a.query_node, a.query), (a.key_node, a.key), (a.value_node, a.value)
+    for node, x in sides:
+        made, (n, d) = projected(node), x.shape[1:]
+        if made is None or n == d or _rows_of(node) != subject.n_sequences * n:
+            continue  # attention between channels
+        rows = made.outputs[0].flatten(0, -2)
+        found = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
+        by_head = found.amax(1).view(-1, n).tolist()
+        if mixed(found) or any(min(x) >= 0 and len(set(x)) < n for x in by_head):
+            done = "followed the projections into the heads" + where(a)
+            said, right = (
+                "a head's row has several tokens, or a part of one",
+                "each is of one token",
+            )
+            yield finding("error", "heads", SPLIT, done, said, right)
+            return
+
+
+def _rows_of(node: Node | None) -> int:
+    """How many rows the projection has that made it."""
+    made = projected(node)
+    return 0 if made is None or made.name == "bmm" else made.outputs[0][..., 0].numel()
 
 
 def _keys(a: Attention, twin: Attention, token: int) -> Results:
@@ -70,12 +114,9 @@ def _keys(a: Attention, twin: Attention, token: int) -> Results:
     rows, d = _rows(a.key, twin.key), a.key.shape[-1]
     moved = (a.key != twin.key).sum((1, 2)).max() <= d if rows else False  # by no convolution
     if moved and any(len(r) > 1 for r in rows.values()):
-        done, found = (
-            f"changed token {token}" + where(a),
-            f"keys {sorted(set().union(*rows.values()))} changed",
-        )
-        right = f"key {token} alone"
-        yield finding("error", "heads", "keys not transposed", done, found, right)
+        done = f"changed token {token}" + where(a)
+        found = f"keys {sorted(set().union(*rows.values()))} changed"
+        yield finding("error", "heads", "keys not transposed", done, found, f"key {token} alone")
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
@@ -83,23 +124,15 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     lengths = set(map(subject.length, subject.sources))
     for node, merged, reached in _merged(trace):
         contexts = [a for a in trace.attentions if a.context_node.index in reached]
-        if any(a.context.shape[1] not in lengths for a in contexts):
+        if subject.kind == "pictures":
+            lengths = {_rows_of(a.query_node) // subject.n_sequences for a in contexts}
+        if any(a.context.shape[1] not in lengths and a.score_node.between for a in contexts):
             continue
-        found = _queries(merged.reshape(-1, merged.shape[-1]), contexts)
-        if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
-            continue
-        largest, least = found.amax(1), found.masked_fill(found < 0, len(found)).amin(1)
-        mixed = torch.nonzero((found >= 0).any(1) & (largest != least)).flatten().tolist()
-        if mixed:
-            tokens = sorted(set(found[mixed[0]].tolist()) - {-1})
-            yield finding(
-                "error",
-                "heads",
-                "merge without transposing",
-                f"followed the heads' outputs into {node.module or node.name}",
-                f"row {mixed[0]} has numbers of tokens {tokens}",
-                "a row has the numbers of one token, of all heads",
-            )
+        tokens = mixed(_queries(merged.reshape(-1, merged.shape[-1]), contexts))
+        if tokens:
+            done, cause = f"followed the heads' outputs into {node.module or node.name}", MERGE
+            found, right = f"a row has numbers of tokens {tokens}", "of one token, of all heads"
+            yield finding("error", "heads", cause, done, found, right)
             return
 
 
@@ -130,20 +163,10 @@ def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
 
 
 def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
-    """For each number, the query in whose context it is; −1 if in none, or in several."""
+    """For each number, the query in whose context it is."""
     values = torch.cat([a.context.flatten() for a in contexts])
-    index = torch.cat(
-        [
-            torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context).flatten()
-            for a in contexts
-        ]
-    )
-    ordered, order = values.sort()
-    at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
-    twice = torch.zeros_like(ordered, dtype=torch.bool)
-    twice[1:] |= ordered[1:] == ordered[:-1]
-    twice[:-1] |= ordered[1:] == ordered[:-1]
-    return index[order[at]].masked_fill((ordered[at] != rows) | twice[at], -1)
+    index = [torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context) for a in contexts]
+    return origins(rows, values, torch.cat([x.flatten() for x in index]))
 
 
 def _by_head(subject: Subject, trace: Trace) -> Tensor:
@@ -166,8 +189,8 @@ def _by_head(subject: Subject, trace: Trace) -> Tensor:
 def _concatenated(subject: Subject, trace: Trace) -> Results:
     """Heads of a part of the width are put side by side: no sum or mean of them is made."""
     first, by_head = trace.attentions[0], _by_head(subject, trace)
-    made = projected(first.query_node)
-    if made is None or len(by_head) < 2 or _alike(by_head) or _alike_values(subject, first):
+    made, values = projected(first.query_node), first.value[: heads_in(subject, first)]
+    if made is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
         return  # with the same values, a mean is right
     wanted = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
     through = (*MOVES, "mean", "sum", "add", "add_", "div", "mul", "stack", "cat")
@@ -179,30 +202,38 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
             n_heads, d = len(by_head), by_head.shape[-1]
             again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
             part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
-            yield finding(
-                "error" if part else "warning",
-                "heads",
-                "heads not concatenated",
-                "followed the heads' outputs" + where(first),
-                f"{n_heads} heads of width {d} become one of width {d}, by {node.name}",
-                f"side by side, of width {n_heads * d}",
-            )
+            level: Level = "error" if part else "warning"
+            done, right = "followed the heads' outputs", f"side by side, of width {n_heads * d}"
+            found = f"{n_heads} heads of width {d} become one of width {d}, by {node.name}"
+            cause = "heads not concatenated"
+            yield finding(level, "heads", cause, done + where(first), found, right)
             return
 
 
+def _unprojected(subject: Subject, trace: Trace) -> Results:
+    """If there is a matrix for what the heads give together, it is used."""
+    first, by_head = trace.attentions[0], _by_head(subject, trace)
+    x, through = given(first.query_node), (*MOVES, "cat", "stack", "native_dropout", "mul")
+    later = walk(first.context_node.users, lambda n: n.users if n.name in through else [])
+    if x is None or any(n.name in PRODUCTS for n in later):
+        return
+    used = {id(tensor) for node in trace.nodes for _, tensor in node.inputs}
+    shape = x.shape[-1], len(by_head) * by_head.shape[-1]
+    spare = [n for n, p in subject.parameters.items() if id(p) not in used and p.shape == shape]
+    if spare:
+        done, found = "followed the heads' outputs" + where(first), "no matrix is applied to them"
+        found, right = f"{found}, and {spare[0]} takes no part", "the output projection is"
+        yield finding("error", "gradients", "parameter not used", done, found, right)
+
+
 def _alike(by_head: Tensor) -> bool:
-    return len(set(equal_heads(by_head))) == 1
-
-
-def _alike_values(subject: Subject, a: Attention) -> bool:
-    n_heads = heads_in(subject, a)
-    return n_heads > 1 and _alike(a.value[:n_heads])
+    return len(by_head) > 1 and len(set(equal_heads(by_head))) == 1
 
 
 def _all_alike(subject: Subject, trace: Trace) -> Results:
     """No two heads have the same weights."""
     by_head = _by_head(subject, trace)
-    if len(by_head) > 1 and by_head.any() and _alike(by_head):
+    if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(trace.attentions[0])
         found = f"all {len(by_head)} are the same"
         yield finding("error", "heads", "heads all alike", done, found, "each head differs")
@@ -220,14 +251,9 @@ def number_of_heads(subject: Subject) -> Results:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
         return  # heads says what it attends over
-    yield finding(
-        "error",
-        "number of heads",
-        "wrong number of heads",
-        "counted the heads of the weights",
-        f"{sorted(counts)} of width {found[0].query.shape[-1]}",
-        f"{claimed}, as claimed",
-    )
+    done, right = "counted the heads of the weights", f"{claimed}, as claimed"
+    said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
+    yield finding("error", "number of heads", "wrong number of heads", done, said, right)
 
 
 def _whole(a: Attention, claimed: int) -> bool:
@@ -254,11 +280,8 @@ def groups(subject: Subject) -> Results:
             return
         right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
         if distinct not in (1, n_heads) and not keys == values == right_keys:
-            yield finding(
-                "error" if keys != values else "warning",  # else a matter of the heads' order
-                "groups",
-                "other groups of heads",
-                "compared the keys and values of the heads",
-                f"query heads use key heads {keys} and value heads {values}",
-                f"{right_keys}, in every published model",
-            )
+            level: Level = "error" if keys != values else "warning"  # as in x-transformers
+            done = "compared the keys and values of the heads"
+            found = f"query heads use key heads {keys} and value heads {values}"
+            right = f"{right_keys}, in most published models"
+            yield finding(level, "groups", "other groups of heads", done, found, right)

@@ -174,7 +174,7 @@ def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], 
         )
         leaf = not any(True for _ in module.children())
         floats = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
-        if "norm" in kind and leaf and floats and not others:
+        if ("norm" in kind or "rms" in kind) and leaf and floats and not others:
             found.setdefault(module, (names[module], module, args, kwargs))
 
     handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]
@@ -194,10 +194,19 @@ def has_positions(subject: Subject) -> bool:
     output = subject.by_token(trace.output)
     if output.dim() > 1 and (output - output[:, :1]).abs().max() > 1e-4 * output.abs().max():
         return True
-    logits = next((a.logits for a in trace.attentions), None)
-    if logits is None:
-        return False
+    for a in trace.attentions:
+        more = subject.kind == "pictures" or a.weights.shape[-1] > subject.n_tokens
+        inner = slice(1, -1) if more else slice(None)  # without a class token
+        if a.logits is None or _vary(a.logits[:, inner, inner]):
+            return True
+    return False
+
+
+def _vary(logits: Tensor) -> bool:
+    """Whether those that are open differ."""
     open_ = logits > -1e3
+    if not open_.any():
+        return False
     first = logits.masked_fill(~open_, 0)
     mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
     off = (logits - mean)[open_].abs().max()
@@ -209,6 +218,8 @@ def constant(subject: Subject) -> Inputs:
     inputs = subject.fresh(0)
     tokens = {name: inputs[name] for name in subject.sources}
     first = {name: x.narrow(subject.tokens, 0, 1) for name, x in tokens.items()}
+    if subject.kind == "pictures":
+        first = {name: x[..., :1] for name, x in first.items()}
     return {**inputs, **{name: first[name].expand_as(x).clone() for name, x in tokens.items()}}
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import PRODUCTS, Attention, Node
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, walk
 
 Results = Iterator[Finding | NotJudged]
 
@@ -40,10 +41,24 @@ def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:
             queue += [(n, x) for n, x in now.inputs if n is not None]
 
 
+def given(node: Node | None) -> Tensor | None:
+    """What a query, key or value is projected from."""
+    made = projected(node)
+    return None if made is None or made.between else made.args[-2]
+
+
 def width_before(node: Node | None) -> int | None:
     """The width of what a query is projected from: d_model."""
-    made = projected(node)
-    return None if made is None or made.between else int(made.args[-2].shape[-1])
+    x = given(node)
+    return None if x is None else int(x.shape[-1])
+
+
+def summed(a: Attention) -> list[Node]:
+    """The products that the logits are the sum of, as of content and of positions."""
+    through = {*MOVES, *ON_LOGITS} - {"cat", "stack", "maximum", "index_put_"}
+    found = walk(a.softmax_node.makers[:1], lambda n: n.makers if n.name in through else [])
+    parts = [n for n in found if n.name in PRODUCTS]
+    return parts if a.score_node in parts else [a.score_node]
 
 
 def equal_heads(x: Tensor) -> list[int]:
@@ -56,3 +71,23 @@ def equal_heads(x: Tensor) -> list[int]:
         if not same:
             kinds.append(head)
     return numbers
+
+
+def origins(rows: Tensor, values: Tensor, index: Tensor) -> Tensor:
+    """For each number, the index of the value that it is; −1 if of none, or of several."""
+    ordered, order = values.flatten().sort()
+    at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
+    twice = torch.zeros_like(ordered, dtype=torch.bool)
+    twice[1:] |= ordered[1:] == ordered[:-1]
+    twice[:-1] |= ordered[1:] == ordered[:-1]
+    found = index.to(values.device).expand_as(values).flatten()[order[at]]
+    return found.masked_fill((ordered[at] != rows) | twice[at], -1)
+
+
+def mixed(found: Tensor) -> list[int]:
+    """The origins of a row's numbers, if there are rows with more than one."""
+    if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
+        return []
+    largest, least = found.amax(1), found.masked_fill(found < 0, int(found.max()) + 1).amin(1)
+    rows = found[(found >= 0).any(1) & (largest != least)]
+    return sorted(set(rows[0].tolist()) - {-1}) if len(rows) else []

@@ -13,6 +13,9 @@ from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject, output_of
 from attnbook.doctor.trace import PRODUCTS, Attention
 
+LEARNED = r"pos|wpe|relative|rel_bias"
+FIXED = r"(^|[._])(pos|pe$|inv_freq|freqs|rope|rotary)"
+"""Names of tables of positions, and of the buffers of fixed ones."""
 CLOSED = -1e3
 """Logits below this are of a mask."""
 
@@ -21,7 +24,10 @@ def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
     yield from sinusoids(subject)
     yield from rotary.rounded(subject)
-    yield from _one_row(subject)
+    tables = list(_tables(subject)) if subject.claims.position != "none" else []
+    if tables:
+        yield from tables
+        return
     inputs = locate.constant(subject)
     trace = subject.trace(inputs)
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
@@ -32,7 +38,8 @@ def positions(subject: Subject) -> Results:
     if claimed is None:
         yield NotJudged("positions", "what kind they are of", "position=…")
         return
-    if claimed == "none" or not subject.is_self:
+    inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
+    if claimed == "none" or not (subject.is_self or inside):
         return
     if subject.claims.position is None and first is not None and _absolute(subject, first):
         yield NotJudged("positions", "what is added to the tokens", "position=…")
@@ -70,6 +77,7 @@ def _bias(a: Attention) -> str | None:
     if x is None or x.shape[1] != x.shape[2] or x.shape[1] < 4:
         return None
     steps, by_distance = x[:, -1].diff(dim=-1), _differ(x[:, :-1, :-1], x[:, 1:, 1:]) < 1e-4
+    by_distance = by_distance or _not_relative(x) < 1e-4  # Bloom's counts keys alone
     if not steps.isfinite().all() or steps.abs().max() < 1e-3:
         return None
     if by_distance and (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max():
@@ -78,25 +86,34 @@ def _bias(a: Attention) -> str | None:
     return "relative" if by_sum and not by_distance else None
 
 
-def _one_row(subject: Subject) -> Results:
-    """Of a table of positions, as many rows learn as there are tokens."""
+def _tables(subject: Subject) -> Results:
+    """Positions that are there act, and of a table as many rows learn as there are tokens."""
     with torch.enable_grad():
         output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
         tables = {
             name: p
             for name, p in subject.parameters.items()
-            if re.search(r"pos|wpe", name.lower()) and p.requires_grad and p.squeeze().dim() == 2
+            if re.search(LEARNED, name.lower()) and p.requires_grad and p.squeeze().dim() == 2
         }
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
         mixed = (output * noise).sum()
         given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
+    done, right = f"called it with {subject.n_tokens} tokens", "a row for each token"
+    buffers = [x for m in subject.modules for x in m.named_buffers()]
+    used = {id(x) for node in locate.trace_of(subject).nodes for _, x in node.inputs}
+    without = [n for n, x in buffers if re.search(FIXED, n) and id(x) in used]
     for (name, table), gradient in zip(tables.items(), given, strict=True):
         rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
+        without += [name] if subject.claims.position and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
-            done = f"backpropagated into {name}, called with {subject.n_tokens} tokens"
-            found, right = "a single row gets a gradient", "a row for each token"
+            done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
             yield finding("error", "positions", "positions without effect", done, found, right)
             return
+    alike = without and subject.kind != "loss" and subject.n_tokens > 1
+    if alike and locate.attentions(subject) and not locate.has_positions(subject):
+        done, found = f"{done} that are equal", f"in spite of {without[0]}, all give the same"
+        right = "logits or outputs that depend on the position"
+        yield finding("error", "positions", "positions without effect", done, found, right)
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -150,13 +167,19 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
         shifted = 2.0 ** (-8 * torch.arange(n_heads, device=slopes.device) / n_heads)
         if torch.allclose(slopes, shifted.to(slopes), rtol=1e-3):
             cause, found = "slopes begin at one", "slopes 2**(-8 * h / n_heads), from 1 on"
+        ratio, is_power = slopes[1:] / slopes[:-1], n_heads & (n_heads - 1) == 0
+        even = is_power and n_heads > 2 and bool((ratio - ratio[0]).abs().max() < 1e-3)
+        usual = math.isclose(slopes[0], 2.0 ** (-8 / n_heads), rel_tol=1e-2)
+        if subject.claims.position and not cause and even and not usual:
+            cause = "other slopes"
+            found = f"slopes from {float(slopes[0]):.3g} on, each {float(ratio[0]):.3g} of the last"
     if cause:
         yield finding(level, "positions", cause, done, found, right)
 
 
 def sinusoids(subject: Subject) -> Results:
     """Sines and cosines of one frequency, in pairs, are added; frequencies fall geometrically."""
-    done = "looked at the table that is added to the tokens"
+    done, claimed = "looked at the table that is added to the tokens", subject.claims.position
     for node in locate.trace_of(subject).of("add", "add_"):
         for producer, table in node.inputs if node.depends else ():
             values = table.detach().float().squeeze()
@@ -165,7 +188,7 @@ def sinusoids(subject: Subject) -> Results:
                 continue
             sines = torch.arange(len(values), device=values.device).float().sin()[:, None]
             equal = (values - sines).abs().amax(0) < 1e-3
-            if values.abs().max() > 1.001 or not equal.any():
+            if values.abs().max() > 1.001 or not (equal.any() or claimed == "sinusoidal"):
                 continue  # it is no such table
             off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
             fall, d = rotary.falls(angle), values.shape[1]
@@ -176,6 +199,10 @@ def sinusoids(subject: Subject) -> Results:
             elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
                 found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
                 right = f"by {1e4 ** (-2 / d):.4g}"
+            elif rotary.rises(angle):
+                found, right = "frequencies rise from pair to pair", "they fall"
+            elif (still := int((values == 0).all(0).sum())) > d // 4:
+                found, right = f"{still} of {d} columns are zero in each row", "one, if d is odd"
             elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):
                 found = f"{len(fast.unique())} different frequencies of {len(fast)}"
                 right = "a different one in each pair"

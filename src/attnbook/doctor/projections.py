@@ -57,14 +57,10 @@ def layers(subject: Subject) -> Results:
         same = _matrix(one) == _matrix(other)
         done = "compared the matrices of the layers' queries"
         found = "one matrix is used more than once" if same else "two are equal"
-        yield finding(
-            "note" if same else "warning",  # ALBERT has one layer
-            "layers",
-            "one layer many times" if same else "layers start alike",
-            done,
-            found + locate.in_module(other),
-            "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew"),
-        )
+        level: Level = "note" if same else "warning"  # ALBERT has one layer
+        cause = "one layer many times" if same else "layers start alike"
+        right = "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew")
+        yield finding(level, "layers", cause, done, found + locate.in_module(other), right)
         return
 
 
@@ -100,15 +96,12 @@ def _heads_share(subject: Subject, a: Attention) -> Results:
     rows, inner = made.args[-2].shape[-2:]
     width = a.query.shape[-1]
     if inner == width and rows == subject.n_sequences * n_heads * n and n == a.query.shape[-2]:
-        yield finding(
-            "error" if subject.claims.n_heads else "warning",
-            "projections",
-            "heads share one projection",
-            "observed the projection of the queries" + where(a),
-            f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads",
-            f"{inner * n_heads} → {width * n_heads}: each head sees the whole token, or a claim: "
-            'shared=("heads",)',
-        )
+        level: Level = "error" if subject.claims.n_heads else "warning"
+        done = "observed the projection of the queries" + where(a)
+        found = f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads"
+        right = f"{inner * n_heads} → {width * n_heads}: each head is given the whole token, or a "
+        right += 'claim: shared=("heads",)'
+        yield finding(level, "projections", "heads share one projection", done, found, right)
 
 
 def tying(subject: Subject) -> Results:
@@ -117,29 +110,19 @@ def tying(subject: Subject) -> Results:
     tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
     for name, weight in subject.parameters.items():
         if any(weight is not table and weight.equal(table) and weight.std() for table in tables):
-            yield finding(
-                "error" if subject.claims.tied else "warning",
-                "tying",
-                "copied, not tied",
-                "compared the parameters",
-                f"{name} equals an embedding, and is another parameter",
-                "one parameter, which is trained as one",
-            )
+            level: Level = "error" if subject.claims.tied else "warning"
+            found = f"{name} equals an embedding, and is another parameter"
+            done, right = "compared the parameters", "one parameter, which is trained as one"
+            yield finding(level, "tying", "copied, not tied", done, found, right)
             return
     if subject.claims.tied and subject.kind in ("tokens", "encoder-decoder"):
         last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
         if last is None:
             return
         width = last.outputs[0].shape[-1]
-        used = [x for x in last.args if isinstance(x, Tensor)]
-        fitting = [table.detach() for table in tables if len(table) == width]
-        if fitting and not any(_same_numbers(x, table) for x in used for table in fitting):
+        used = [x.flatten().sort()[0] for x in last.args if isinstance(x, Tensor)]
+        fitting = [t.detach().flatten().sort()[0] for t in tables if len(t) == width]
+        if fitting and not any(x.equal(table) for x in used for table in fitting):
             done = "compared the last product's matrix with the embedding"
             right = "the same matrix, as claimed"
             yield finding("error", "tying", "not tied", done, "they differ", right)
-
-
-def _same_numbers(one: Tensor, other: Tensor) -> bool:
-    return one.numel() == other.numel() and torch.equal(
-        one.flatten().sort()[0], other.flatten().sort()[0]
-    )

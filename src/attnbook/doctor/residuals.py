@@ -16,6 +16,7 @@ def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
     found = locate.attentions(subject)
     in_a_row = _in_a_row(found)
+    in_a_row = in_a_row and subject.kind != "pooled"  # latents read what they are not added to
     if not found or not (in_a_row or subject.claims.residual):
         return
     inputs = subject.fresh(0)
@@ -26,7 +27,9 @@ def residual(subject: Subject) -> Results:
     models = subject.kind in ("tokens", "encoder-decoder")
     if not _depends(subject, inputs, other, silenced):
         alone = [_depends(subject, inputs, other, {i}) for i in silenced]
-        others = models and any(alone) and not all(alone)  # others have a way around
+        layers = [{n.index} for n in _layers_after(found, None)] if in_a_row else []
+        around = bool(layers) and all(_depends(subject, inputs, other, i) for i in layers)
+        others = models and (around or (any(alone) and not all(alone)))  # they have a way around
         level: Level = "error" if subject.claims.residual or others else "warning"
         done = "set what the attentions give to zero, and changed the first and last token"
         found_, right = "its output did not change", "x + attention(x): it changes"

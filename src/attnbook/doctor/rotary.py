@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, heads_in, path, width_before
+from attnbook.doctor.observed import Results, heads_in, path, summed, width_before
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import Attention, Node, walk
 
@@ -16,7 +16,7 @@ NAMES = ("base", "theta", "rope_theta", "rope_base", "rotary_base")
 
 def is_there(subject: Subject, a: Attention) -> bool:
     """Whether queries or keys are turned by multiples of angles, or something is named so."""
-    seen = {turned(node) for node in (a.query_node, a.key_node)} - {None}
+    seen = {turned(node) for part in summed(a) for node in part.makers[-2:]} - {None}
     if seen:
         return True in seen
     parts = [x for m in subject.modules for x in m.named_modules()]
@@ -56,6 +56,9 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
         yield finding("error", "positions", "queries turned ahead of keys", done, found, right)
         return
     angle = turns(a.query[0])
+    if rises(angle):
+        found, right = "frequencies rise from pair to pair", "base**(-2i/d_head): they fall"
+        yield finding("error", "positions", "other rotary base", done, found, right)
     ratio = falls(angle)
     if angle is None or ratio is None:
         return
@@ -63,6 +66,13 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
     d_model = max(width or 0, d * heads_in(subject, a))
     base, seen = base_of(subject, a), ratio ** (-d / 2)
     meant = base or 1e4
+    if ratio > 0.999:
+        found, right = (
+            "all pairs turn by the same angle",
+            f"the next by {meant ** (-2 / d):.4g} of it",
+        )
+        yield finding("error", "positions", "other rotary base", done, found, right)
+        return
     if math.isclose(meant, seen, rel_tol=0.02):
         return
     if math.isclose(meant ** (d / d_model), seen, rel_tol=0.02):
@@ -129,6 +139,12 @@ def turns(rows: Tensor) -> Tensor | None:
         if (step.abs() - 1).abs().max() < 1e-3 and (step - step[:1]).abs().max() < 1e-2:
             return (z[1] / z[0]).angle().abs()
     return None
+
+
+def rises(angle: Tensor | None) -> bool:
+    """Whether a pair turns further than the one before it, of which the first turns by 1."""
+    first = angle is not None and bool((angle[0] - 1).abs() < 1e-3)
+    return angle is not None and first and bool((angle[1:] > 1.01 * angle[:-1] + 1e-6).any())
 
 
 def falls(angle: Tensor | None) -> float | None:

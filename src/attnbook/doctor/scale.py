@@ -2,19 +2,23 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, heads_in, path, where, width_before
-from attnbook.doctor.report import NotJudged
+from attnbook.doctor.observed import Results, given, heads_in, path, summed, where, width_before
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import (
     MOVES,
+    ON_LOGITS,
     PRODUCTS,
     Attention,
     Node,
+    back,
     between,
+    factors,
     numbers_before,
     scalar,
     walk,
@@ -30,32 +34,36 @@ def scale(subject: Subject) -> Results:
     claimed = subject.claims.scale
     seen = False
     for a in locate.attentions(subject):
-        numbers = scalars(subject, a)
+        parts = summed(a)
+        own = [part for part in parts if part.between or part is a.score_node]
+        widths = [factors(part)[0].shape[-1] for part in own]
+        d = sum(widths)
+        right = d**-0.5 if claimed is None or isinstance(claimed, str) else float(claimed)
+        numbers = scalars(subject, a, parts, right)
         if numbers is None:
             continue
         seen = True
-        factor, d = math.prod(numbers), a.query.shape[-1]
-        right = d**-0.5 if claimed is None or isinstance(claimed, str) else float(claimed)
-        if math.isclose(factor, right, rel_tol=5e-3):
+        factor = math.prod(numbers)
+        also = (d * len(parts) / len(widths)) ** -0.5  # DeBERTa counts products with positions
+        if any(math.isclose(factor, x, rel_tol=5e-3) for x in (right, also)):
             yield from _on_values(a)
             continue
-        twice = sum(math.isclose(x, d**-0.5, rel_tol=1e-3) for x in numbers) > 1
+        roots = [width**-0.5 for width in (d, width_before(a.query_node)) if width]
+        known = [x for x in numbers if any(math.isclose(x, y, rel_tol=1e-3) for y in roots)]
+        twice = len(known) > 1
         cause, *others = ["scaled twice"] if twice else names(factor, subject, a)
         wrong = twice or {cause, *others} <= set(WRONG)
-        yield finding(
-            "error" if claimed is not None or wrong else "warning",
-            "scale",
-            cause,
-            "compared the logits with the products of queries and keys" + where(a),
-            f"the factor is {factor:.4g}",
-            f"{right:.4g}" + ("" if claimed is not None else f", 1/sqrt(d_head) for d_head = {d}"),
-        )
+        level: Level = "error" if claimed is not None or wrong else "warning"
+        done = "compared the logits with the products of queries and keys" + where(a)
+        wanted = "" if claimed is not None else f", 1/sqrt(d_head) for d_head = {d}"
+        found = f"the factor is {factor:.4g}"
+        yield finding(level, "scale", cause, done, found, f"{right:.4g}{wanted}")
         return
     if not seen:
         yield NotJudged("scale", "no product of queries and keys with a fixed factor was observed")
 
 
-def scalars(subject: Subject, a: Attention) -> list[float] | None:
+def scalars(subject: Subject, a: Attention, parts: list[Node], right: float) -> list[float] | None:
     """The factors on the products of what was projected; ``None`` if they are not fixed."""
     if a.logits is None:
         return None
@@ -63,17 +71,49 @@ def scalars(subject: Subject, a: Attention) -> list[float] | None:
         return None  # in a cosine, the lengths are gone
     if subject.claims.scale is None and (_unit(a.query) or _unit(a.key)):
         return None
+    logits = a.softmax_node.makers[0]
     fitted = locate.slope(subject, a)
-    logits = a.softmax_node.inputs[0][0]
-    if not fitted or between(logits, a.score_node) & {"tanh", "clamp", "relu"}:
+    if not fitted or between(logits, a.score_node) & {"clamp", "relu"}:
         return None
-    left, right = numbers_before(a.query_node), numbers_before(a.key_node)
-    after = numbers_before(logits, (a.score_node.name,))
-    if left is None or right is None or after is None or not _linear(subject, a, fitted):
+    cap = back(logits, tuple({*MOVES, *ON_LOGITS} - {"tanh"}), ("tanh",))
+    every = []
+    for part in (part for part in parts if part.between or part is a.score_node):
+        after, sides = _after(part, logits), _sides(a, part)
+        if after is None or sides is None:
+            return None
+        every.append([*after, *sides])
+    if max(map(math.prod, every)) - min(map(math.prod, every)) > 1e-6:
+        return None
+    if cap is not None:  # c * tanh(logits / c), or c * tanh(logits)
+        before = [*(_after(a.score_node, cap.makers[0]) or ()), *(_sides(a, a.score_node) or ())]
+        return before if math.isclose(math.prod(before), right, rel_tol=5e-3) else every[0]
+    if len(parts) > 1:
+        return every[0]
+    hidden = fitted / math.prod(_after(a.score_node, logits) or ())
+    return [hidden, *every[0]] if _linear(subject, a, fitted) else None
+
+
+def _after(part: Node, end: Node | None) -> list[float] | None:
+    """The numbers that a product is multiplied by."""
+    later = {n.index for n in walk(part.users, lambda n: n.users)}
+    on_way = walk([end], lambda n: [m for m in n.makers if m is not None and m.index in later])
+    found = [scalar(n) for n in on_way if n.name.rstrip("_") in ("mul", "div")]
+    return [x for x, _ in found if x is not None] if all(fixed for _, fixed in found) else None
+
+
+def _sides(a: Attention, part: Node) -> list[float] | None:
+    """The numbers that queries and keys are multiplied by, before or after their projections."""
+    left, right = (numbers_before(node) for node in part.makers[-2:])
+    if left is None or right is None:
         return None
     if a.softmax_node.name == "_safe_softmax" and left and right:
         left = [left[0] * right.pop(0), *left[1:]]  # torch scales both sides by the root
-    return [fitted / math.prod(after), *after, *left, *right]
+    base = given(a.value_node)
+    for x in (given(node) for node in part.makers[-2:]):
+        if x is not None and base is not None and x.shape == base.shape and not x.equal(base):
+            ratio = float((x * base).sum() / base.square().sum())
+            left += [ratio] if torch.allclose(x, ratio * base, rtol=1e-4, atol=1e-6) else []
+    return left + right
 
 
 def _linear(subject: Subject, a: Attention, fitted: float) -> bool:

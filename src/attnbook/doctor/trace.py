@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "pointwise")  # the last one: a 1 × 1 convolution
 SOFTMAX = ("_softmax", "_safe_softmax")
 SOFTMAXES = (*SOFTMAX, "exp")  # exp: of a softmax written by hand
 MOVES = (
@@ -30,7 +30,7 @@ ON_LOGITS = (
 )
 ON_WEIGHTS = (
     *("mul", "mul_", "div", "div_", "masked_fill", "masked_fill_", "where", "nan_to_num"),
-    *("tril", "triu"),
+    *("tril", "triu", "add", "add_"),
 )
 
 
@@ -127,6 +127,8 @@ class Trace(TorchDispatchMode):
         inputs = [(self._producer.get(id(x)), x) for x in given]
         follow = [id(x) in self._sources or bool(n and n.depends) for n, x in inputs]
         name = func._schema.name.split("::")[-1]
+        if name == "convolution" and args[1].shape[2:].numel() == args[-1] == 1:  # no groups
+            name, inputs, follow = "pointwise", inputs[:2], follow[:2]
         kept = tuple(self._kept(x, name) for x in args)
         result = func(*args, **kwargs)
         outputs = list(_tensors((result,)))
@@ -136,6 +138,11 @@ class Trace(TorchDispatchMode):
         running = self._running[-1][1] if self._running else ""
         between = name in PRODUCTS and all(follow[-2:])
         copies = [x.detach().clone() for x in outputs]
+        if name == "pointwise":  # with channels last, as a product of rows and a matrix
+            kept, copies = (
+                (kept[0].movedim(1, -1), kept[1].flatten(1).mT),
+                [copies[0].movedim(1, -1)],
+            )
         index, depends = len(self.nodes), any(follow)
         node = Node(index, name, kept, inputs, copies, running, depends, between)
         for producer, _ in inputs:
@@ -189,11 +196,17 @@ def ahead(node: Node, through: tuple[str, ...]) -> Iterator[tuple[Node, Node]]:
 
 def _attention(softmax: Node) -> Attention | None:
     score = back(softmax.inputs[0][0], (*MOVES, *ON_LOGITS), PRODUCTS)
-    if score is None or not score.between:
+    if score is None or not score.depends:
         return None
     dropout = ("native_dropout", "bernoulli_", "dropout")
     for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *dropout)):
         sides = _sides(context, used) if context.between else None
+        # Learned queries are no input's; a router's matrix is one for the whole batch.
+        learned = score.name in ("bmm", "baddbmm") and len(score.outputs[0]) == len(
+            context.outputs[0]
+        )
+        if not (score.between or (learned and len(score.outputs[0]) > 1)):
+            continue
         if sides is not None and math.prod(sides[0].shape) == softmax.outputs[0].numel():
             return _assemble(softmax, score, context, sides)
     return None
@@ -280,8 +293,9 @@ def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[
     """The numbers that it was multiplied by since a product or norm; ``None`` if by a parameter."""
     norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
 
-    def inside(node: Node) -> bool:
-        return node.depends and node.name not in (*stop, *norms)
+    def inside(now: Node) -> bool:
+        of_input = now.depends or (node is not None and not node.depends)  # it is learned
+        return of_input and now.name not in (*stop, *norms)
 
     found = [
         scalar(n)

@@ -7,12 +7,14 @@ from torch import Tensor
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, path, where, width_before
+from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import (
     MOVES,
     ON_LOGITS,
     ON_WEIGHTS,
     PRODUCTS,
+    SOFTMAX,
     Attention,
     Node,
     ahead,
@@ -21,7 +23,6 @@ from attnbook.doctor.trace import (
     walk,
 )
 
-SOFTMAX = ("_softmax", "_safe_softmax")
 FEATURES = {"elu", "exp", "relu", "softplus", "sigmoid", "silu", "gelu", "tanh", "pow", *SOFTMAX}
 """On the way to queries and keys: a linear attention with a feature map, or norms."""
 NORMALISE = ("div", "native_layer_norm", "native_group_norm", "_fused_rms_norm", "pow", "mean")
@@ -89,14 +90,12 @@ def _no_softmax(subject: Subject) -> Results:
             meant = subject.claims.scale is not None or any(
                 math.isclose(number, root, rel_tol=1e-3) for root in roots
             )
-            yield finding(
-                "error" if meant else "warning",
-                "weights",
-                "no softmax",
-                "observed what multiplies the values" + locate.in_module(score).replace(",", ""),
-                f"{number:.4g} × query · key",
-                "the softmax of that" if meant else "its softmax, if it is no linear attention",
-            )
+            level: Level = "error" if meant else "warning"
+            done = "observed what multiplies the values"
+            found, right = f"{number:.4g} × query · key", "the softmax of that"
+            right += "" if meant else ", if it is no linear attention"
+            done += locate.in_module(score).replace(",", "")
+            yield finding(level, "weights", "no softmax", done, found, right)
             return
 
 
@@ -152,7 +151,11 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
                 return "scaled after the softmax", over
         elif ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
             return "mask after the softmax", over
-        return "", ""
+        added = (a.weights - a.softmax).unflatten(0, (subject.n_sequences, -1))
+        alike = subject.n_sequences > 1 and bool((added - added[:1]).abs().max() < 1e-5)
+        return (
+            ("weights do not sum to one", over + "; a bias is added to them") if alike else ("", "")
+        )
     if _ones(a.weights.sum(-2)) and a.weights.shape[-1] > 1:
         last = not by_hand and axis == soft.dim() - 1
         cause = "weights transposed" if last else "softmax over the queries"
