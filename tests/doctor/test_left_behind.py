@@ -11,6 +11,7 @@ from attnbook.doctor import diagnose
 from tests.doctor.test_planted import healthy
 
 MASK = {"mask": {"argument": "mask", "dtype": "int"}}
+CLOSED = ("mask forbids everything",)
 
 
 class Kept(nn.Module):
@@ -31,6 +32,9 @@ class Kept(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.bug == "mode":
             self.eval()
+        if self.bug == "dropout lost" and self.saved != "lost":
+            self.saved = None if self.training else "lost"
+            x = F.dropout(x, 0.1, self.training)
         if self.bug == "frozen":
             self.q.weight.requires_grad_(False)
         if self.bug == "pads" and mask is not None:
@@ -41,12 +45,17 @@ class Kept(nn.Module):
             scores = scores / self.saved
         if mask is not None and self.bug != "ignored":
             blocked = (~mask).bool() if self.bug == "inverted" else mask == 0
+            if self.bug == "old mask":
+                blocked = self.saved = blocked if self.saved is None else self.saved
             scores = scores.masked_fill(blocked[:, None], -1e9)
         weight = self.v.weight
         if self.bug == "old weights":
             self.saved = weight * 1 if self.training or self.saved is None else self.saved
             weight = self.saved
         y = scores.softmax(-1) @ F.linear(x, weight, self.v.bias)
+        if self.bug == "thrown away":
+            self.o(y)
+            return y
         return (nn.Linear(12, 12) if self.bug == "made" else self.o)(y)
 
 
@@ -63,7 +72,8 @@ class Kept(nn.Module):
         ("ignored", "mask ignored", {}),
         ("equal", "weights all equal", {}),
         ("zeros", "zeros that stay zeros", {}),
-        ("cut", "gradient cut off", {}),
+        ("dropout lost", "remembers the last call", {}),
+        ("thrown away", "parameter not used", {}),
     ],
 )
 def test_what_a_call_does(bug, cause, claims) -> None:
@@ -71,6 +81,29 @@ def test_what_a_call_does(bug, cause, claims) -> None:
     report = diagnose(Kept(bug), torch.randn(2, 6, 12), **claims)
     assert report.causes == (cause,), report
     healthy(diagnose(Kept(), torch.randn(2, 6, 12), **claims))
+
+
+@pytest.mark.parametrize(
+    ("bug", "causes"),
+    [("", ()), ("old mask", ("remembers the last call",)), ("inverted", CLOSED)],
+)
+def test_a_mask_of_the_example(bug, causes) -> None:
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    assert diagnose(Kept(bug), torch.randn(2, 6, 12), mask).causes == causes
+
+
+def test_a_gradient_that_is_cut_may_be_meant() -> None:
+    report = diagnose(Kept("cut"), torch.randn(2, 6, 12))
+    healthy(report)
+    assert [x.cause for x in report.warnings] == ["gradient cut off"]
+
+
+def test_lazy_weights() -> None:
+    model = nn.Sequential(Kept(), nn.LazyLinear(12))
+    healthy(diagnose(model, torch.randn(2, 6, 12)))
+    assert model[1].in_features == 0
+    report = diagnose(lambda x: model(x), torch.randn(2, 6, 12))
+    assert report.causes == ("the example can't be called",)
 
 
 class Drawn(Kept):
@@ -157,6 +190,10 @@ def test_caches(bug, slots, cause) -> None:
 
 def loss(logits: Tensor, ids: Tensor, bug: str = "") -> Tensor:
     """Of logits and the ids that gave them."""
+    if bug == "over the batch":
+        return F.cross_entropy(logits[:-1].flatten(0, 1), ids[1:].flatten(), ignore_index=0)
+    if bug == "view":
+        logits = logits.reshape(len(ids), 13, -1).mT
     if bug == "unshifted":
         return F.cross_entropy(logits.flatten(0, 1), ids.flatten(), ignore_index=0)
     targets = ids[:, 1:].masked_fill(ids[:, 1:] == (3 if bug == "ends" else 0), 0)
@@ -170,6 +207,8 @@ def loss(logits: Tensor, ids: Tensor, bug: str = "") -> Tensor:
         ("unshifted", "loss without shift"),
         ("ends", "targets left out"),
         ("one sequence", "targets left out"),
+        ("over the batch", "batch and tokens exchanged"),
+        ("view", "logits reshaped across tokens"),
     ],
 )
 def test_targets(bug, cause) -> None:

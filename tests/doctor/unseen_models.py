@@ -684,11 +684,11 @@ caches
 cached gpt | positions restart | positions restart with the cache
 cached gpt | is_causal with a cache | chunks do not see the cache | hyprstream/hyprstream#1521
 cached gpt | no mask with a cache | chunks see their future | Mikyx-1/TinyLLM#18
-cached gpt | new values in front | slots of the cache exchanged
+cached gpt | new values in front | slots of the cache exchanged; cache in another order
 cached gpt | first layer's cache for all | layers share one cache
 cached gpt | old cache kept | remembers the last call
 cached llama | rotary restarts | positions restart with the cache | RobertCsordas/moeut#6
-cached llama | cached keys rotated again | | NeuraLegion/shainet#110
+cached llama | cached keys rotated again | cached keys turned again | NeuraLegion/shainet#110
 window | position from the length | positions restart with the cache | rajveer43/VeloxQuant-MLX#389
 encoders
 bert | mean over padding | padding is pooled | HKUDS/LightRAG#3675
@@ -698,7 +698,7 @@ t5 | * context not handed on | input without effect
 t5 | no skip over the cross-attention | no way around the attention | lucidrains/audiolm-pytorch#150
 t5 loss | * decoder fed its labels | targets are copied; loss without shift
 last token | last position pooled | padding is pooled | hf#35909
-vit | * patches by a view | tokens mixed elsewhere
+vit | * patches by a view | tokens mixed elsewhere; channels not transposed
 sensors | * batch taken for time | attention over the batch; batch and tokens exchanged
 sensors | * pooling's softmax over one | softmax over an axis of one
 """

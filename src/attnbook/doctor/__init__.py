@@ -96,6 +96,7 @@ CHECKS: dict[str, Check] = {
     "derivatives": Check(invariants.derivatives, MODELS),
     "half precision": Check(invariants.half_precision, MODELS),
     "masks in the loss": Check(losses.future, LOSS),
+    "sequences in the loss": Check(losses.order_of_sequences, LOSS),
     "shift": Check(losses.shift, LOSS),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),

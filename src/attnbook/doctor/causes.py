@@ -19,7 +19,7 @@ LEAKS = (
 )
 ALL = ("*",)
 ALL_THAT_FOLLOWS = (*LEAKS, "masks", "finite", "gradients", "residual", "norms")
-AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite")
+AT_THE_LOSS = ("padding in the loss", "training", "first loss", "finite", "sequences in the loss")
 
 CAUSES: dict[str, Cause] = {
     "the example can't be called": Cause("diagnose(module, *arguments of one plain call)"),
@@ -36,7 +36,7 @@ CAUSES: dict[str, Cause] = {
     "mask of wrong polarity": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
         "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
-        (*LEAKS, "finite", "gradients", "residual"),
+        (*LEAKS, "finite", "gradients", "residual", "masks"),
     ),
     "masked with a finite number": Cause(
         "fill with -torch.inf, not with a small or positive number such as 1e-9 or 0",
@@ -44,7 +44,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "mask added as a number": Cause(
         "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
-        ("future", "prefix", "cache", "padding", "training", "window"),
+        ("future", "prefix", "cache", "padding", "training", "window", "train = eval"),
     ),
     "mask after the softmax": Cause(
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
@@ -60,7 +60,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "mask forbids everything": Cause(
         "~mask is never 0 if mask holds whole numbers: mask == 0, or ~mask.bool()",
-        ("padding", "gradients", "empty rows", "finite"),
+        ("padding", "gradients", "empty rows", "finite", "masks", "batch", "mixing", "positions"),
     ),
     "mask ignored": Cause("use the argument: combine it with the causal mask", ("padding",)),
     "mask on the queries": Cause(
@@ -174,9 +174,12 @@ CAUSES: dict[str, Cause] = {
         ("gradients",),
     ),
     "input without effect": Cause(
-        "queries come from x, keys and values from the memory", ("gradients", "padding", "order")
+        "queries come from x, keys and values from the memory", (*LEAKS, "gradients")
     ),
-    "causal mask on the memory": Cause("the causal mask is for self-attention alone"),
+    "causal mask on the memory": Cause(
+        "the causal mask is for self-attention alone",
+        ("padding", "empty rows", "finite", "order", "prefix", "cache", "mixing"),
+    ),
     "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
     "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
     "a sum with an older x": Cause(
@@ -188,7 +191,8 @@ CAUSES: dict[str, Cause] = {
     "other embedding scale": Cause("x = embedding(ids) * d_model**0.5 + positions"),
     "norm that does not normalise": Cause(
         "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), or divide by the root of the "
-        "variance"
+        "variance",
+        ("positions", "gradients", "first loss", "finite", "half precision", "training"),
     ),
     "layers start alike": Cause(
         "nn.TransformerEncoder copies one layer: draw the matrices of each anew"
@@ -216,7 +220,8 @@ CAUSES: dict[str, Cause] = {
         LEAKS,
     ),
     "batch and tokens exchanged": Cause(
-        "make it batch-first throughout, or claim batch_first=False", LEAKS
+        "make it batch-first throughout, or claim batch_first=False",
+        (*LEAKS, "targets", "shift", "sequences in the loss"),
     ),
     "no token attends to another": Cause("look at the axes of query @ key.mT: (…, tokens, tokens)"),
     "depends on the sequence's number": Cause(
@@ -227,7 +232,7 @@ CAUSES: dict[str, Cause] = {
     # positions
     "positions without effect": Cause(
         "add positions to the tokens, or rotate queries and keys by torch.arange(tokens)",
-        ("prefix", "order", "mixing"),
+        ("prefix", "order", "mixing", "gradients"),
     ),
     "positions not relative": Cause(
         "rotate queries and keys alike, with pairs (x[i], x[i + d/2]) and cos, sin of the same "
@@ -277,6 +282,10 @@ CAUSES: dict[str, Cause] = {
     "cache in another order": Cause(
         "torch.cat([cache.key, key], dim=-2), the cache first; so the values", ("prefix",)
     ),
+    "cached keys turned again": Cause(
+        "rotate new keys by n_cached + torch.arange(new tokens) and put them into the cache; or "
+        "cache them as they are, and rotate all of them in each call"
+    ),
     "free slots are attended to": Cause(
         "a cache of fixed size needs a mask: torch.arange(size) <= position of the query",
         ("prefix", "cache"),
@@ -323,7 +332,9 @@ CAUSES: dict[str, Cause] = {
         "of two matrices that are multiplied, one may begin with zeros: the output's, say",
         ("gradients", "mixing"),
     ),
-    "parameter not used": Cause("call it in forward, or remove it"),
+    "parameter not used": Cause(
+        "call it in forward, and use what it returns: x = x.add(y), not x.add(y); or remove it"
+    ),
     "parameter not registered": Cause("nn.ModuleList(layers), not a list"),
     "copied, not tied": Cause("self.output.weight = self.embedding.weight", ("gradients",)),
     "not tied": Cause("self.output.weight = self.embedding.weight"),
@@ -369,7 +380,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "targets left out": Cause(
         "ignore_index=padding_id, and nothing else: an end of text with the id of padding is none",
-        ("training",),
+        ("training", "targets", "sequences in the loss"),
     ),
     "first loss is not ln V": Cause(
         "draw the output layer small (0.02), scale a tied embedding by d_model**-0.5"

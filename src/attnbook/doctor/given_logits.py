@@ -26,6 +26,11 @@ def shift(subject: Subject) -> Results:
         counts = (points.abs().amax(-1) > 0) & (inside >= 0) & (inside < ids.shape[1])
         hits[offset] = float((points.argmin(-1) == after)[counts].float().mean())
     best = max(hits, key=lambda offset: hits[offset])
+    if hits[best] < 0.5 and _spread(subject, name, ids, points):
+        cause, done = "logits reshaped across tokens", f"changed one of {name}"
+        found = f"the gradient of two tokens' {logits} changed"
+        yield finding("error", "shift", cause, done, found, "that of one token's")
+        return
     if hits[best] <= 0.9 or best == 1 or (best == 0 and last(name) in LABELS):
         return
     its_own = last(name).startswith("input") and not masked(subject)
@@ -36,6 +41,33 @@ def shift(subject: Subject) -> Results:
         found = f"each position's logits are to predict {WHAT[best]}"
         right = "the next token, or the token itself, if targets are shifted outside"
         yield finding("error", "shift", SHIFTS[best], done, found, right)
+
+
+def crosses(subject: Subject) -> bool:
+    """Whether a sequence whose logits do not count has targets that do."""
+    given = logits_and_ids(subject)
+    if given is None:
+        return False
+    _, name, ids = given
+    points = _gradient(subject, {name: ids})
+    for sequence in torch.nonzero(~points.flatten(1).any(1)).flatten().tolist():
+        other = ids.clone()
+        other[sequence] = ids[sequence].roll(1)
+        if not torch.equal(_gradient(subject, {name: other}), points):
+            return True
+    return False
+
+
+def _spread(subject: Subject, name: str, ids: Tensor, points: Tensor) -> bool:
+    """Whether a target and the one that it was before act on logits of two tokens."""
+    for token in range(1, ids.shape[1] - 1):
+        other = ids.clone()
+        other[0, token] = ids[0, token - 1]
+        moved = (_gradient(subject, {name: other}) - points).abs()
+        entries = torch.nonzero(moved > 1e-3 * moved.max())  # (batch, token, id)
+        if len(entries) == 2 and entries[0, 1] != entries[1, 1]:
+            return True
+    return False
 
 
 def masked(subject: Subject, but: str = "") -> bool:

@@ -13,7 +13,7 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.masking import mask_inputs
 from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.observed import Results
-from attnbook.doctor.report import NotJudged
+from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Inputs, Subject, output_of
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, Trace, back
 
@@ -46,23 +46,40 @@ def shift(subject: Subject) -> Results:
         yield from given_logits.shift(subject)
         return
     causal = subject.claims.causal
-    if causal is None and any(
-        locate.pattern(locate.support(a)) != "causal" for a in locate.attentions(subject)
-    ):
-        yield NotJudged("shift", "whether it predicts the next token", "causal=True")
-        return
     if causal is False:
         return
     inputs, ids = sequences(subject, 3)
     trace = subject.trace(inputs)
     candidates = {subject.sources[0]: ids, **{n: inputs[n] for n in subject.sources[1:]}}
+    if causal is None:  # a decoder may attend to an encoder
+        causal_sizes, others = set[int](), set[int]()
+        for a in trace.attentions:
+            is_causal = locate.pattern(locate.support(a)) == "causal"
+            (causal_sizes if is_causal else others).add(a.weights.shape[-1])
+        lengths = {n: {x.shape[-1], x.shape[-1] - 1} for n, x in candidates.items()}
+        if others:
+            candidates = {n: candidates[n] for n in lengths if lengths[n] & (causal_sizes - others)}
+        if others and not candidates:
+            yield NotJudged("shift", "whether it predicts the next token", "causal=True")
+            return
     tried = {n: _compared(trace, one) for n, one in candidates.items()}
     seen = {n: max(x, key=lambda o: x[o]) for n, x in tried.items() if x and max(x.values()) > 0.99}
+    following = _compared(trace, ids.roll(-1, 0)) or {}
+    if not seen and following.get(0, 0.0) > 0.99:
+        done = "observed what the cross-entropy compares, for random ids"
+        found = "each position's logits are compared with the next sequence's token"
+        cause, right = "batch and tokens exchanged", "the next token of the same sequence"
+        yield finding("error", "shift", cause, done, found, right)
+        return
     if not seen:
         yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
         return
     name, offset = next(iter(seen.items()))
-    best = offset + _delay(subject, inputs, name, trace)
+    delay = _delay(subject, inputs, name, trace)
+    if delay is None:
+        yield NotJudged("shift", f"{name} have no effect on the logits")
+        return
+    best = offset + delay
     if best not in (-1, 0, 2):
         return
     done = "observed what the cross-entropy compares, for random ids"
@@ -89,7 +106,7 @@ def future(subject: Subject) -> Results:
     yield finding("error", "future", cause, done, leak, right)
 
 
-def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
+def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int | None:
     """After how many tokens an id shows in the logits: one, if the model shifts its input."""
     token = 2 if subject.length(name) > 3 else 0
     other = subject.trace(subject.replaced(inputs, name, 0, token))
@@ -100,7 +117,7 @@ def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int:
     rows = (one != two).reshape(-1, one.shape[-1]).any(-1)
     length = len(rows) // subject.n_sequences
     found = torch.nonzero(rows[:length]).flatten().tolist()
-    return 1 if found and found[0] == token + 1 else 0
+    return None if not found else 1 if found[0] == token + 1 else 0
 
 
 def _head(trace: Trace) -> Node | None:
@@ -229,6 +246,26 @@ def counted(subject: Subject) -> Results:
             yield finding("error", "targets", cause, done, found, right)
 
 
+def order_of_sequences(subject: Subject) -> Results:
+    """A loss does not know which of its sequences comes first."""
+    axis, n, inputs = subject.batch or 0, subject.n_sequences, subject.fresh(0)
+    tensors = {k: x for k, x in inputs.items() if isinstance(x, Tensor) and x.dim()}
+    if n < 2 or any(x.dim() <= axis or x.shape[axis] != n for x in tensors.values()):
+        return
+    turned = {**inputs, **{k: x.flip(axis) for k, x in tensors.items()}}
+    calls = ((inputs, 0), (inputs, 1), (turned, 0))
+    one, again, other = (float(subject.run(x, seed=seed)) for x, seed in calls)
+    if one != again or not abs(other - one) > 1e-4 * abs(one):
+        return
+    of_ids = subject.is_ids(subject.sources[0])
+    left_out = not of_ids and not given_logits.crosses(subject)
+    cause = "targets left out" if left_out else "batch and tokens exchanged"
+    cause = "depends on the sequence's number" if of_ids else cause
+    level: Level = "warning" if of_ids else "error"  # its noise may be the same in each call
+    done, found = "gave the sequences in reverse order", f"the loss was {one:.5g}, is {other:.5g}"
+    yield finding(level, "sequences in the loss", cause, done, found, "the same loss")
+
+
 def padding_in_loss(subject: Subject) -> Results:
     """The loss of sequences with padding is that of the sequences."""
     padding, n = subject.claims.padding_id, subject.n_tokens - 2
@@ -284,9 +321,12 @@ def training(subject: Subject) -> Results:
     """Random targets can't be learned, unless they are copied; one batch can."""
     if not subject.parameters or not subject.is_ids(subject.sources[0]):
         return
-    causal = subject.claims.causal or (
-        subject.claims.causal is None and locate.inside(subject) == "causal"
-    )
+    causal = subject.claims.causal
+    if causal is None:
+        inputs, ids = sequences(subject, 7)
+        masks = {locate.pattern(locate.support(a)) for a in locate.attentions(subject)}
+        pair = len(subject.sources) > 1 and ids is inputs[subject.sources[0]]  # labels of their own
+        causal = locate.inside(subject) == "causal" or (pair and "causal" in masks)
     width = subject.vocab_size
     before = {p: p.detach().clone() for p in subject.parameters.values()}
 

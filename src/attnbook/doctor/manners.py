@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 def modules_in(function: Any) -> list[nn.Module]:
@@ -55,7 +56,11 @@ def restored(function: Any) -> Iterator[None]:
     undo = [_states()]
     for module in modules_in(function):
         undo += [_attributes(part) for part in module.modules()]
-        undo += [_tensor(x) for x in dict.fromkeys((*module.parameters(), *module.buffers()))]
+        undo += [
+            _tensor(x)
+            for x in dict.fromkeys((*module.parameters(), *module.buffers()))
+            if not is_lazy(x)
+        ]
     try:
         yield
     finally:

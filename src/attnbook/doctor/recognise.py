@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten_with_path
 
 from attnbook.doctor.claims import Claims
+from attnbook.doctor.manners import modules_in
 from attnbook.doctor.subject import (
     DIFFERENT,
     LABELS,
@@ -38,6 +40,12 @@ class CallFailed(Exception):  # noqa: N818
 def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
     """What kind of call the example is; if it fails, ``CallFailed`` says how it was called."""
     module = getattr(module, "_orig_mod", module)  # of a compiled module
+    if any(is_lazy(p) for part in modules_in(module) for p in part.parameters()):
+        if not isinstance(module, nn.Module):
+            raise CallFailed(
+                "counted its weights", "it draws them when called: call it once before"
+            )
+        module = copy.deepcopy(module)
     subject = _precise(_subject(module, example, claims))
     inputs = subject.inputs
     call = "called it with " + ", ".join(f"{name}={_shape(x)}" for name, x in inputs.items())

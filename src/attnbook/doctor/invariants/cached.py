@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.manners import restored
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import (
     DIFFERENT,
@@ -41,7 +42,10 @@ def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
     off, outs = {}, {}
     for name, (seed, sizes) in plans.items():
         inputs = subject.fresh(seed)
-        outs[name] = _in_pieces(subject, step, inputs, sizes)
+        with restored(subject.module):
+            if name == "a second sequence":
+                _in_pieces(subject, step, subject.fresh(0), sizes)
+            outs[name] = _in_pieces(subject, step, inputs, sizes)
         off[name] = float(changed(subject.by_token(subject.run(inputs)), outs[name]).max())
     wrong = {name: x for name, x in off.items() if not x <= TOLERANCE}
     if wrong:
@@ -87,7 +91,9 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     off = changed(subject.by_token(subject.run(inputs)), outs) > TOLERANCE
     first = int(off.any(0).nonzero()[0])
     if subject.claims.window is not None and first >= subject.claims.window:
-        return "slots of the cache exchanged"
+        moved = _order(full, last) == "the new token elsewhere"
+        restart = moved and locate.has_positions(subject)
+        return "positions restart with the cache" if restart else "slots of the cache exchanged"
     cached, whole = ([a.key for a in x.attentions] for x in (last, full))
     if _repeated([x[:, : n - 1] for x in cached]) and not _repeated(whole):
         return "layers share one cache"
@@ -98,8 +104,8 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     if n > 2 and not _reaches(subject, step, inputs, n - 2, one, -1):
         return "mask at the upper left"
     order = _order(full, last)
-    if order == "another order":
-        return "cache in another order"
+    if order in ("another order", "turned again"):
+        return "cache in another order" if order == "another order" else "cached keys turned again"
     if order != "other content" and locate.has_positions(subject):
         return "positions restart with the cache"
     return "cached differs from full"
@@ -121,6 +127,10 @@ def _order(full: Trace, last: Trace) -> str:
     """How the first attention's cached keys and values differ from those of a full pass."""
     for whole, cached in zip(full.attentions[:1], last.attentions[:1], strict=False):
         for x, y in ((whole.key, cached.key), (whole.value, cached.value)):
+            # Of the new token: nothing else is known of what a window has kept.
+            at = (x[:, -1:] - y).abs().amax((0, 2)) <= TOLERANCE * x.abs().max()
+            if not at.any():
+                return "the new token elsewhere"
             if x.shape != y.shape:
                 continue
             x, y = (z[:, x.any(-1).any(0)] for z in (x, y))  # the slots that are used
@@ -130,7 +140,8 @@ def _order(full: Trace, last: Trace) -> str:
             if same.any(0).all() and same.any(1).all():
                 return "another order"
             if same[-1, -1]:  # the new token's are right
-                return "other content"
+                turned = (x.norm(dim=-1) - y.norm(dim=-1)).abs().max() <= TOLERANCE * x.abs().max()
+                return "turned again" if turned else "other content"
     return ""
 
 

@@ -25,7 +25,11 @@ MODES = {False: "evaluation", True: "training"}
 
 
 def finite(subject: Subject) -> Results:
-    """No NaN or infinity for ordinary inputs, or long vectors."""
+    """No NaN or infinity for ordinary inputs, or long vectors; no attention is closed."""
+    if locate.all_closed(subject) and subject.run(subject.fresh(0)).isfinite().all():
+        done, found = "observed the logits of the example", "the mask forbids every key to all"
+        yield finding("error", "finite", _closing(subject), done, found, "a key that is open")
+        return
     for scale, cause in ((1.0, "NaN or infinity"), (40.0, "overflow")):
         if scale > 1 and subject.is_ids(subject.target):
             return
@@ -36,14 +40,34 @@ def finite(subject: Subject) -> Results:
         patterns = [locate.pattern(s) for s in locate.supports(subject)]
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
-        later = "strictly later" in patterns
-        cause = "mask of wrong polarity" if later or locate.all_closed(subject) else cause
+        cause = "mask of wrong polarity" if "strictly later" in patterns else cause
+        cause = _closing(subject) if locate.all_closed(subject) else cause
         level: Level = "error" if scale == 1 else "warning"
         given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
         done = f"called it with {given}" + " 40 times as long" * (scale > 1)
         found = f"{bad} of {output.numel()} numbers are NaN or infinite"
         yield finding(level, "finite", cause, done, found, "numbers")
         return
+
+
+def _closing(subject: Subject) -> str:
+    """Why an attention is closed: by a mask that is turned around, or by any."""
+    for name, other in _other_masks(subject).items():
+        trace = subject.trace({**subject.fresh(0), name: other})
+        if not any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions):
+            return "mask of wrong polarity"
+    return "mask forbids everything" if _other_masks(subject) else "mask of wrong polarity"
+
+
+def _other_masks(subject: Subject) -> Inputs:
+    """Masks of zeros and ones that the example has, turned around at the last key."""
+    found = {}
+    for name, x in subject.inputs.items():
+        tokens = isinstance(x, Tensor) and x.dim() > 1 and name not in subject.sources
+        if tokens and bool(((x == 0) | (x == 1)).all()):
+            found[name] = x.clone()
+            found[name][..., -1] = 1 - x[..., -1].to(torch.int64)
+    return found
 
 
 def deterministic(subject: Subject) -> Results:
@@ -96,6 +120,8 @@ def memory(subject: Subject) -> Results:
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         half = max(1, subject.n_tokens // 2)
         between["a shorter one"] = subject.sliced(between["another one"], half)
+    if masks := _other_masks(subject):
+        between["one with another mask"] = {**inputs, **masks}
     check, cause, right = "calls are independent", "remembers the last call", "the same outputs"
     saved = [x for m in subject.modules for x in (*m.parameters(), *m.buffers())]
     for name, other in between.items():
@@ -107,8 +133,8 @@ def memory(subject: Subject) -> Results:
             drawn = not all(map(torch.equal, saved, before))
             try:
                 second = subject.run(other)
-            except Exception:  # it takes one length only
-                break
+            except Exception:  # it takes one length, or mask, only
+                continue
             try:
                 found = "the third call differs from the first" * differ(first, subject.run(inputs))
             except Exception as error:
@@ -129,9 +155,21 @@ def memory(subject: Subject) -> Results:
                     p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
             with subject.mode(training=False):
                 outputs.append(subject.run(inputs))
+    right += " as without the first call"
     if not drawn and differ(*outputs):
         done, found = "called it, changed its weights, and called it again", "it uses the old ones"
-        yield finding("error", check, cause, done, found, right + " as without the first call")
+        yield finding("error", check, cause, done, found, right)
+        return
+    trained = []
+    for called in (False, False, True):
+        with restored(subject.module):
+            if called:
+                subject.run(inputs)
+            with subject.mode(training=True):
+                trained.append(subject.run(inputs))
+    if not drawn and not differ(*trained[:2]) and differ(*trained[1:]):
+        done, found = "called it in evaluation, and then in training", "the outputs are others"
+        yield finding("error", check, cause, done, found, right)
 
 
 def untouched(subject: Subject) -> Results:

@@ -59,7 +59,12 @@ def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> 
     """Why a token depends on a later one, and where."""
     leaky = [a for a in locate.own(subject) if locate.support(a).triu(1).any()]
     if leaky:
-        return locate.open_mask(subject, leaky), locate.in_module(leaky[0].softmax_node)
+        cause, open_ = locate.open_mask(subject, leaky), locate.support(leaky[0])
+        n = len(open_)
+        band = all(len(open_.diagonal(i).unique()) == 1 for i in range(1, n))
+        if cause == "mask of another shape" and not (band or (~open_).tril().any()):
+            cause = "no causal mask"  # another mask opens what it closes
+        return cause, locate.in_module(leaky[0].softmax_node)
     one = subject.trace(inputs)
     other = subject.trace(subject.replaced(inputs, subject.target, sequence, token))
     allowed = set(range(token, subject.n_tokens))
@@ -136,8 +141,11 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
     longer = _with_more_keys(one, other, allowed, token)
 
     def columns(weights: Tensor) -> Tensor:
-        """Which keys somebody attends to: (batch, heads, keys)."""
-        return (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:]).any(2)
+        """Which keys somebody, or a real token of a pool, attends to: (batch, heads, keys)."""
+        open_ = (weights.nan_to_num(1) != 0).view(n_sequences, -1, *weights.shape[1:])
+        if subject.kind == "pooled" and open_.shape[2] == n_keys:
+            open_ = open_ & allowed[:, None, :, None]
+        return open_.any(2)
 
     masked = False
     for a in one.attentions:

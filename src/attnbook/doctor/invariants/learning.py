@@ -11,6 +11,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
+from attnbook.doctor.invariants.derivatives import in_steps
+from attnbook.doctor.manners import restored
 from attnbook.doctor.modes import RANDOM, foreign, no_dropout
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
@@ -48,12 +50,25 @@ def train_and_eval(subject: Subject) -> Results:
         ("all", "causal"): "mask only in evaluation",
     }
     cause = causes.get(patterns, "training differs from evaluation")
+    with subject.mode(training=True), no_dropout():
+        cause = "mask added as a number" if _adds_a_mask(subject) else cause
     if norms and subject.claims.causal:
         cause = "statistic over the batch"  # in training it sees the future
     level: Level = "warning" if norms and not subject.claims.causal else "error"
     done = "called it in training with dropout taken out, and in evaluation"
     found = f"outputs differ by {off:.1e}" + (f"; it has a {norms[0]}" if norms else "")
     yield finding(level, "train = eval", cause, done, found, "the same outputs")
+
+
+def _adds_a_mask(subject: Subject) -> bool:
+    """Whether ones and zeros of a mask are added to logits, which a fused kernel may mend."""
+    for a in locate.attentions(subject):
+        rest = locate.residual(subject, a)
+        if rest is not None and rest.std() > 0.1 and (rest - rest.round()).abs().max() < 0.1:
+            values = sorted(rest.round().abs().unique().tolist())
+            if values == [0.0, 1.0]:
+                return True
+    return False
 
 
 def dropout(subject: Subject) -> Results:
@@ -180,13 +195,24 @@ def gradients(subject: Subject) -> Results:
     if any(MEMORY.search(name) for name in subject.optional):
         inside = []  # cross-attention to what the example leaves out
     alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
+    lost = [n for n in dead if parameters[n].grad is None and not _acts(subject, inputs, n)]
+    dead = [n for n in dead if n not in lost]
+    if lost and not alone:
+        done = "changed them, and backpropagated a random mixture of the outputs"
+        found = f"what {_listed(lost)} computed is thrown away: no output changed"
+        cause, right = "parameter not used", "what is computed is used"
+        yield finding("error", "gradients", cause, done, found, right)
     if dead and not alone:
         done = "backpropagated a random mixture of the outputs"
         found = f"{_listed(dead)} computed something and got no gradient"
         cause, right = "parameter without gradient", "a gradient, other than for key biases"
         # Zeros may cancel, as where several streams start equal.
         dead_ones = [(n, parameters[n]) for n in dead]
-        sure = any(p.grad is None or _part_without(p) or USUAL.search(n) for n, p in dead_ones)
+        codes = _looked_up(subject)  # learned by another way, as running means of what they replace
+        sure = any(
+            (p.grad is None and id(p) not in codes) or _part_without(p) or USUAL.search(n)
+            for n, p in dead_ones
+        )
         yield finding("error" if sure else "warning", "gradients", cause, done, found, right)
     if unused:
         level: Level = "error" if inside else "warning"
@@ -195,6 +221,29 @@ def gradients(subject: Subject) -> Results:
         found += ", though what it belongs to did" if inside else ""
         right = "every parameter takes part, unless it is for another task"
         yield finding(level, "gradients", "parameter not used", done, found, right)
+
+
+def _looked_up(subject: Subject) -> set[int]:
+    """Tables whose rows are chosen by what was computed of floats."""
+    nodes = locate.trace_of(subject).nodes
+    if not any(map(in_steps, nodes)):
+        return set()
+    tables = [n for n in nodes if n.name in ("embedding", "index", "index_select") and n.depends]
+    return {id(n.inputs[0][1]) for n in tables if n.inputs[1][0] is not None}
+
+
+def _acts(subject: Subject, inputs: Inputs, name: str) -> bool:
+    """Whether a call gives something else if a parameter is changed."""
+    outputs = []
+    for factor in (1.0, -1.5):
+        with restored(subject.module), torch.no_grad():
+            drawn = torch.Generator().manual_seed(0)
+            parameter = subject.parameters[name]
+            noise = torch.randn(parameter.shape, generator=drawn).to(parameter)
+            parameter.add_(noise, alpha=factor)
+            seed_all(0)
+            outputs.append([x for x in tensors_in(subject.call(inputs)) if x.is_floating_point()])
+    return any(differ(x.detach(), y.detach()) for x, y in zip(*outputs, strict=True))
 
 
 def _used_parameters(

@@ -8,6 +8,7 @@ from torch import Tensor
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.cached import reads_free_slots
+from attnbook.doctor.invariants.derivatives import in_steps
 from attnbook.doctor.invariants.leaks import batch_leak, future_leak
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Level, NotJudged
@@ -75,11 +76,13 @@ def _has_more(subject: Subject) -> bool:
 
 def mixing(subject: Subject) -> Results:
     """Each of several inputs has an effect, and some token attends to another."""
+    rounded = any(map(in_steps, locate.trace_of(subject).nodes))  # to codes, say
     for name in subject.sources if len(subject.sources) > 1 and not subject.same else ():
         if influence(subject, subject.fresh(0), name).max() == 0:
+            level: Level = "warning" if rounded else "error"
             done, found = f"changed each token of {name}", "no output changed"
             right = "outputs depend on it"
-            yield finding("error", "mixing", "input without effect", done, found, right)
+            yield finding(level, "mixing", "input without effect", done, found, right)
     if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
@@ -95,7 +98,7 @@ def mixing(subject: Subject) -> Results:
         if not attentions and not locate.softmaxes(subject):
             yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
             return
-        level: Level = "error" if subject.is_self else "warning"
+        level = "error" if subject.is_self and not rounded else "warning"
         done, found = f"changed each token of {name}", "no other token's output changed"
         right = "attention lets tokens depend on each other"
         yield finding(level, "mixing", "no token attends to another", done, found, right)
