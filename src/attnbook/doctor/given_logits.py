@@ -33,6 +33,9 @@ def shift(subject: Subject) -> Results:
         return
     if hits[best] <= 0.9 or best == 1 or (best == 0 and last(name) in LABELS):
         return
+    following = points[:, :-1].gather(-1, ids[:, 1:, None])
+    if best == 2 and (following < 0).float().mean() > 0.5:
+        return  # it predicts the next token, too
     its_own = last(name).startswith("input") and not masked(subject)
     if best == 0 and not subject.claims.causal and not its_own:
         yield NotJudged("shift", f"whether {name} are shifted already", "causal=True")
