@@ -97,7 +97,8 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
     cached, whole = ([a.key for a in x.attentions] for x in (last, full))
     if _repeated([x[:, : n - 1] for x in cached]) and not _repeated(whole):
         return "layers share one cache"
-    if is_alone or not _reaches(subject, step, inputs, 0, one, -1):
+    oldest = max(0, n - (subject.claims.window or n))  # that the last one attends to
+    if is_alone or not _reaches(subject, step, inputs, oldest, one, -1):
         return "the cache is not attended to"
     if reads_free_slots(last):
         return "free slots are attended to"
@@ -127,10 +128,10 @@ def _order(full: Trace, last: Trace) -> str:
     """How the first attention's cached keys and values differ from those of a full pass."""
     for whole, cached in zip(full.attentions[:1], last.attentions[:1], strict=False):
         for x, y in ((whole.key, cached.key), (whole.value, cached.value)):
-            # Of the new token: nothing else is known of what a window has kept.
             at = (x[:, -1:] - y).abs().amax((0, 2)) <= TOLERANCE * x.abs().max()
             if not at.any():
                 return "the new token elsewhere"
+            x = x[:, -y.shape[1] :]  # what a window has kept
             if x.shape != y.shape:
                 continue
             x, y = (z[:, x.any(-1).any(0)] for z in (x, y))  # the slots that are used
