@@ -15,6 +15,23 @@ from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 STATISTICS = (*NORMS, "pow", "mean", "var_mean", "linalg_vector_norm")
 ROWS = (*NORMS, "add", "mm", "addmm")
+BEFORE = (
+    *(
+        *MOVES,
+        "cat",
+        "stack",
+        "constant_pad_nd",
+        "roll",
+        "convolution",
+        "add",
+        "add_",
+        "sub",
+        "mul",
+    ),
+    *("lerp", "native_dropout", "index_put_", "slice_scatter", "zero_", "fill_", "masked_fill"),
+    *("index", "index_select", "gather", "flip"),
+)
+"""On the way from a norm to projections: token shifts, short convolutions, positions."""
 ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
 
@@ -70,12 +87,17 @@ def norm_order(subject: Subject) -> Results:
         if made is None or (given is None and claimed != "pre"):
             continue
         normed = given is not None and _is_norm(given)
+        if given is not None and not normed and claimed == "pre":
+            passed, ends = _shifted(given)
+            normed, given = bool(ends) and all(map(_is_norm, ends)), ends[0] if ends else given
+        else:
+            passed = []
         # The norm may be called a second time, for the sum.
         added = given is not None and any(
             x.equal(given.outputs[0])
             for n in locate.trace_of(subject).of("add", "add_")
             for _, x in n.inputs
-            if n.index > given.index and x.shape == given.outputs[0].shape
+            if n.index > given.index and x.shape == given.outputs[0].shape and n not in passed
         )
         done = "followed the stream around the attention" + where(a)
         right, cause = "x + attention(norm(x))", "norm not before the branch"
@@ -90,6 +112,19 @@ def norm_order(subject: Subject) -> Results:
             continue
         yield finding("error", "norm order", cause, done, found, right)
         return
+
+
+def _shifted(node: Node) -> tuple[list[Node], list[Node]]:
+    """What mixes neighbours or adds positions before the projections, and what that is given."""
+
+    def on_way(n: Node) -> bool:
+        return n.name in BEFORE and not _is_norm(n)
+
+    def before(n: Node) -> list[Node]:
+        return [m for m in n.makers if m and m.depends] if on_way(n) else []
+
+    every = list(walk([node], before))
+    return [n for n in every if on_way(n)], [n for n in every if not on_way(n)]
 
 
 def _is_norm(node: Node) -> bool:

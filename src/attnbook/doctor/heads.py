@@ -246,14 +246,26 @@ def number_of_heads(subject: Subject) -> Results:
     if not found:
         return
     counts = {heads_in(subject, a) for a in found}
+    side_by_side = {sum(heads_in(subject, a) for a in group) for group in _side_by_side(found)}
     a_list = counts == {1} and len(found) % claimed == 0 and not _whole(found[0], claimed)
-    if claimed in counts or a_list:
+    if claimed in counts | side_by_side or a_list:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
         return  # heads says what it attends over
     done, right = "counted the heads of the weights", f"{claimed}, as claimed"
     said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
     yield finding("error", "number of heads", "wrong number of heads", done, said, right)
+
+
+def _side_by_side(found: list[Attention]) -> list[list[Attention]]:
+    """Attentions whose outputs become one tensor, before any matrix."""
+    through = (*MOVES, "mul", "div", "cat", "stack", "add_", "index_put_", "slice_scatter")
+    groups: dict[int, list[Attention]] = {}
+    for a in found:
+        later = walk(a.context_node.users, lambda n: n.users if n.name in through else [])
+        for node in (n for n in later if n.name in through):
+            groups.setdefault(node.index, []).append(a)
+    return list(groups.values())
 
 
 def _whole(a: Attention, claimed: int) -> bool:
