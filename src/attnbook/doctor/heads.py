@@ -76,6 +76,10 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
             found = f"the weights are {shape}: for each of {n} tokens, {length} heads attend"
             right = "tokens attend to tokens, for each head"
             yield finding("error", "heads", "attention between heads", done, found, right)
+    elif 0 not in rows and len(sets) == n_heads and all(s == sets[0] != {token} for s in sets):
+        found = f"row {min(sets[0])} of sequence {min(rows) // n_heads} changed"
+        cause, right = "batch and tokens exchanged", f"row {token} of sequence 0"
+        yield finding("error", "heads", cause, done, found, right)
     elif any(s != sets[0] for s in sets) or (len(sets) < n_heads and sets[0] != {token}):
         changed = sorted(set().union(*sets))
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
@@ -176,7 +180,7 @@ def _by_head(subject: Subject, trace: Trace) -> Tensor:
     if len(first.context) % subject.n_sequences:
         return first.context[:0]
     if n_heads != 1 or made is None:
-        shape = subject.n_sequences, n_heads, *first.context.shape[1:]
+        shape = -1, n_heads, *first.context.shape[1:]
         return first.context.reshape(shape).transpose(0, 1)
     together = []  # a list of heads
     for a in trace.attentions:
@@ -280,7 +284,7 @@ def groups(subject: Subject) -> Results:
     """Neighbouring query heads share a key head."""
     claimed = subject.claims.n_kv_heads
     for a in locate.attentions(subject)[:1]:
-        n_heads = len(a.key) // subject.n_sequences
+        n_heads = heads_in(subject, a)
         if n_heads < 2 or len(a.key) % subject.n_sequences:
             return
         keys, values = equal_heads(a.key[:n_heads]), equal_heads(a.value[:n_heads])

@@ -104,7 +104,7 @@ def _tables(subject: Subject) -> Results:
     without = [n for n, x in buffers if re.search(FIXED, n) and id(x) in used]
     for (name, table), gradient in zip(tables.items(), given, strict=True):
         rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
-        without += [name] if subject.claims.position and not rows else []
+        without += [name] if (subject.claims.position or id(table) in used) and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
             done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
             yield finding("error", "positions", "positions without effect", done, found, right)
@@ -186,9 +186,11 @@ def _is_sinusoids(table: Tensor) -> bool:
 
 def _first_block(angle: Tensor | None) -> Tensor | None:
     """The frequencies that are repeated as a whole, once for each axis."""
-    for parts in (2, 3, 4) if angle is not None else ():
-        blocks = angle.view(parts, -1) if len(angle) % parts == 0 else angle[None]
-        if len(blocks) > 1 and blocks.shape[1] > 1 and (blocks - blocks[:1]).abs().max() < 1e-5:
+    for parts in (2, 3, 4):
+        if angle is None or len(angle) % parts or len(angle) < 2 * parts:
+            continue
+        blocks = angle.view(parts, -1)
+        if (blocks - blocks[:1]).abs().max() < 1e-5:
             return blocks[0]
     return angle
 
@@ -206,8 +208,8 @@ def sinusoids(subject: Subject) -> Results:
             equal = (values - sines).abs().amax(0) < 1e-3
             if values.abs().max() > 1.001 or not (equal.any() or claimed == "sinusoidal"):
                 continue  # it is no such table
-            if not _is_sinusoids(values):
-                continue  # of a grid's rows and columns, for instance
+            if not (values - values[:1]).any() or not _is_sinusoids(values):
+                continue  # a mask, or sinusoids of a grid's rows and columns
             off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
             angle = _first_block(angle)
             fall, d = rotary.falls(angle), values.shape[1]
