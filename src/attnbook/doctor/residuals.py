@@ -18,21 +18,23 @@ def residual(subject: Subject) -> Results:
     in_a_row = _in_a_row(found)
     in_a_row = in_a_row and subject.kind != "pooled"  # latents read what they are not added to
     yield from _doubled(subject, found)
-    if not found or not (in_a_row or subject.claims.residual or subject.claims.norm):
+    wanted = in_a_row or subject.claims.residual
+    if not found or not (wanted or subject.claims.norm):
         return
     inputs = subject.fresh(0)
     other = inputs
     for token in (0, subject.n_tokens - 1):  # the output may be of the last one alone
         other = subject.replaced(other, subject.target, 0, token)
     silenced = {a.context_node.index for a in found}
-    claimed = subject.claims.residual or subject.claims.norm
     models = subject.kind in ("tokens", "encoder-decoder")
     if not _depends(subject, inputs, other, silenced):
+        if not wanted:
+            return  # what is around it may be elsewhere
         alone = [_depends(subject, inputs, other, {i}) for i in silenced]
         layers = [{n.index} for n in _layers_after(found, None)] if in_a_row else []
         around = bool(layers) and all(_depends(subject, inputs, other, i) for i in layers)
         others = models and (around or (any(alone) and not all(alone)))  # they have a way around
-        level: Level = "error" if claimed or others else "warning"
+        level: Level = "error" if subject.claims.residual or others else "warning"
         done = "set what the attentions give to zero, and changed the first and last token"
         found_, right = "its output did not change", "x + attention(x): it changes"
         yield finding(level, "residual", "no way around the attention", done, found_, right)
@@ -59,6 +61,7 @@ def residual(subject: Subject) -> Results:
             done = f"set what a layer gives to zero{locate.in_module(node)}"
             found_ = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
+            claimed = subject.claims.residual or subject.claims.norm
             level = "error" if models or claimed else "warning"
             yield finding(level, "residual", "a sum with an older x", done, found_, right)
             return

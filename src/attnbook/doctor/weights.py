@@ -87,15 +87,16 @@ def _divided(subject: Subject) -> Results:
 def _same(subject: Subject, x: Tensor) -> bool:
     """Whether all tokens have the same."""
     n, rows = subject.n_tokens, subject.n_sequences * subject.n_tokens
+    x = x if x.is_floating_point() or x.is_complex() else x.float()
     x = x.unflatten(0, (-1, n)) if x.dim() and len(x) == rows else x
-    parts = (x.movedim(axis, 0) for axis, size in enumerate(x.shape) if size == n)
+    parts = [x.movedim(axis, 0) for axis, size in enumerate(x.shape) if size == n and x.numel()]
     return all(bool((y - y[:1]).abs().max() < 1e-4 * y.abs().max()) for y in parts)
 
 
 def _counts(subject: Subject, node: Node) -> bool:
     """Whether an operation is given a table with a row for each token."""
     tables = (x for m, x in node.inputs if not (m and m.depends) and subject.n_tokens in x.shape)
-    return any(not _same(subject, x.float()) for x in tables)
+    return any(not _same(subject, x) for x in tables)
 
 
 def _bounded(node: Node) -> bool:
@@ -243,7 +244,15 @@ def _open(subject: Subject) -> Results:
     if any(isinstance(x, Tensor) and x.dim() > 1 and x.shape[-1] == x.shape[-2] for x in given):
         return
     claimed = subject.claims.causal is False and subject.kind != "encoder-decoder"
-    if claimed and subject.n_tokens > 2 and locate.inside(subject) == "causal":
+    if not claimed or subject.n_tokens < 3 or locate.inside(subject) != "causal":
+        return
+    n, inputs = subject.n_tokens, subject.fresh(0)
+    other = subject.replaced(inputs, subject.target, 0, n - 1)
+    pairs = zip(subject.trace(inputs).attentions, subject.trace(other).attentions, strict=False)
+    moved = [(a.query, b.query) for a, b in pairs if a.query.shape[1] == n]
+    if subject.kind != "pooled":
+        moved.append((subject.by_token(subject.run(inputs)), subject.by_token(subject.run(other))))
+    if not any((x[:, : n - 1] != y[:, : n - 1]).any() for x, y in moved):  # by no other way
         done = "observed the weights" + where(locate.own(subject)[0])
         found, right = "no token attends to a later one", "some do: causal=False is claimed"
         yield finding("error", "masks", "causal against the claim", done, found, right)
