@@ -60,12 +60,13 @@ def _divided(subject: Subject) -> Results:
             node.name in SUMS or node.between or summed & {m.index for m in before}
         ):
             summed.add(node.index)
-        if node.name not in ("div", "div_") or len(before) < 2 or n in (1, subject.n_sequences):
+        sides = _quotient(node, before[:2])
+        if len(sides) < 2 or n in (1, subject.n_sequences):
             continue
-        over, under = (list(walk([m], lambda n: n.makers)) for m in before[:2])
+        over, under = (list(walk([m], lambda n: n.makers)) for m in sides)
         both = {m.index for m in over} & {m.index for m in under}
-        own = before[0].index in {m.index for m in under}  # a norm, or a softmax by hand
-        if own or not all(m.index in summed and m.depends for m in before[:2]):
+        own = sides[0].index in {m.index for m in under}  # a norm, or a softmax by hand
+        if own or not all(m.index in summed for m in sides):
             continue
         made = [m for m in (*over, *under) if m.depends]
         if not any(trace.nodes[i].depends for i in both) or any(map(_bounded, under)):
@@ -75,13 +76,24 @@ def _divided(subject: Subject) -> Results:
         if any(m.name in ON_WEIGHTS and _counts(subject, m) for m in made if m.index in summed):
             continue  # older ones fade
         gave = node.outputs[0]
-        if gave.shape != before[0].outputs[0].shape or _same(subject, gave):
+        if gave.shape != sides[0].outputs[0].shape or _same(subject, gave):
             continue
         done = "called it with equal tokens" + locate.in_module(node).replace(",", "")
         found = "what is divided by the sum of the weights depends on the position"
         right = "the value, at each position: weights sum to 1"
         yield finding("error", "weights", "weights do not sum to one", done, found, right)
         return
+
+
+def _quotient(node: Node, sides: list[Node]) -> list[Node]:
+    """What is divided, and by what, if an operation divides: x / y, or x * (1 / y)."""
+    if node.name.rstrip("_") == "div" or len(sides) < 2:
+        return sides if node.name.rstrip("_") == "div" else []
+    for one, other in (sides, sides[::-1]) if node.name.rstrip("_") == "mul" else ():
+        inverse = back(other, (*MOVES, "mul"), ("reciprocal",))
+        if inverse is not None and inverse.makers[0] is not None:
+            return [one, inverse.makers[0]]
+    return []
 
 
 def _same(subject: Subject, x: Tensor) -> bool:
