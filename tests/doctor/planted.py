@@ -667,7 +667,7 @@ def _others() -> Iterator[Planted]:
             model,
             ids,
             causal,
-            ("sequences mixed", "split without transposing"),
+            ("sequences mixed", "split without transposing", "batch and tokens exchanged"),
         ),
         ("future", "torch polarity", "torch", model, ids, causal, ("mask of wrong polarity",)),
         ("future", "hint only", "torch", model, ids, causal, ("no causal mask",)),

@@ -575,7 +575,7 @@ TABLE = """
 masks | nanogpt | fill | bare | masked with a finite number | awslabs/gluonts#1401
 masks | mistral | window | | other window | huggingface/transformers#39408: one token too wide
 masks | bert | queries | | mask on the queries | hyunwoongko/transformer#40
-masks | bert | tilde | bare | mask of wrong polarity | ~ of integers is never 0
+masks | bert | tilde | bare | mask forbids everything, mask of wrong polarity | ~ of integers is never 0
 masks | bert | stale | bare | remembers the last call | one mask for all of its shape
 masks | padded series | float | | mask added as a number | pytorch/pytorch#136816
 masks | translator | memory | | padding is attended to, mask not everywhere | fairseq#318
@@ -592,7 +592,7 @@ heads | head list | same | bare | heads all alike, heads share one projection | 
 heads | head list | list | bare | parameter not registered | a plain list: no parameters
 heads | head list | closure | bare | heads all alike, heads share one projection | late binding
 heads | head list | stack | bare | heads not concatenated, merge without transposing | view
-heads | sliced | overlap | bare | | i : i + d_head
+heads | sliced | overlap | bare | heads overlap | i : i + d_head
 heads | sliced | values | bare | one projection for two | the keys' columns are the values, too
 scale | nanogpt | precedence | | other scale | / d ** 1 / 2
 scale | llama | twice | | scaled twice | huggingface/transformers#38290: scaled, then by sdpa again
@@ -616,10 +616,10 @@ positions | gpt2 | left | | | TransformerLensOrg/TransformerLens#1609: left padd
 positions | series | rows | bare | depends on the sequence's number | influenza_transformer#9
 positions | series | exponent | | other sinusoids | SamLynnEvans/Transformer#25: exponents doubled
 positions | vit | grid | | | huggingface/transformers#41380: wrong if the grid is not square
-positions | t5 | sign | bare | | query − key: all the past is one bucket
+positions | t5 | sign | bare | positions without effect | query − key: all the past is one bucket
 batch | series | batch | bare | attention over the batch, batch and tokens exchanged | OmDet#19
 batch | audio | statistics | bare | statistic over the batch | mean and deviation of the whole batch
-batch | axial | reshape | bare | | a reshape for a permute
+batch | axial | reshape | bare | axes not transposed | a reshape for a permute
 batch | functional | view | bare | batch and tokens exchanged | rish-16/tokenlearner-pytorch#1
 """
 

@@ -657,7 +657,7 @@ time first | * output added to itself | no way around the attention | kyegomez/B
 time first | stream replaced by its norm | norm not before the branch
 ported | first input added again | a sum with an older x | strutive07/transformer-tensorflow2.0#14
 audio | one group over time | norm over the tokens
-vit | * no activation
+vit | * no activation | no activation
 modes
 ported | * functional dropout in eval | random in evaluation | deepchem/deepchem#5120
 ported | keep_prob as dropout | other dropout
@@ -692,7 +692,7 @@ cached llama | cached keys rotated again | cached keys turned again | NeuraLegio
 window | position from the length | positions restart with the cache | rajveer43/VeloxQuant-MLX#389
 encoders
 bert | mean over padding | padding is pooled | HKUDS/LightRAG#3675
-bert | encoder is causal
+bert | encoder is causal | causal against the claim
 seq2seq | memory's padding forgotten | padding is attended to; mask not everywhere | hf#47946
 t5 | * context not handed on | input without effect
 t5 | no skip over the cross-attention | no way around the attention | lucidrains/audiolm-pytorch#150

@@ -1,5 +1,6 @@
 """What is around the attentions: residuals, norms, the memory, windows, the embedding's scale."""
 
+import itertools
 import math
 
 import torch
@@ -12,9 +13,28 @@ from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, scalar, walk
 
+AT_MOST = 100
+"""Tokens of a grid that are changed, one after the other."""
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 STATISTICS = (*NORMS, "pow", "mean", "var_mean", "linalg_vector_norm")
 ROWS = (*NORMS, "add", "mm", "addmm")
+BEFORE = (
+    *(
+        *MOVES,
+        "cat",
+        "stack",
+        "constant_pad_nd",
+        "roll",
+        "convolution",
+        "add",
+        "add_",
+        "sub",
+        "mul",
+    ),
+    *("lerp", "native_dropout", "index_put_", "slice_scatter", "zero_", "fill_", "masked_fill"),
+    *("index", "index_select", "gather", "flip"),
+)
+"""On the way from a norm to projections: token shifts, short convolutions, positions."""
 ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
 
@@ -70,12 +90,17 @@ def norm_order(subject: Subject) -> Results:
         if made is None or (given is None and claimed != "pre"):
             continue
         normed = given is not None and _is_norm(given)
+        if given is not None and not normed and claimed == "pre":
+            passed, ends = _shifted(given)
+            normed, given = bool(ends) and all(map(_is_norm, ends)), ends[0] if ends else given
+        else:
+            passed = []
         # The norm may be called a second time, for the sum.
         added = given is not None and any(
             x.equal(given.outputs[0])
             for n in locate.trace_of(subject).of("add", "add_")
             for _, x in n.inputs
-            if n.index > given.index and x.shape == given.outputs[0].shape
+            if n.index > given.index and x.shape == given.outputs[0].shape and n not in passed
         )
         done = "followed the stream around the attention" + where(a)
         right, cause = "x + attention(norm(x))", "norm not before the branch"
@@ -90,6 +115,19 @@ def norm_order(subject: Subject) -> Results:
             continue
         yield finding("error", "norm order", cause, done, found, right)
         return
+
+
+def _shifted(node: Node) -> tuple[list[Node], list[Node]]:
+    """What mixes neighbours or adds positions before the projections, and what that is given."""
+
+    def on_way(n: Node) -> bool:
+        return n.name in BEFORE and not _is_norm(n)
+
+    def before(n: Node) -> list[Node]:
+        return [m for m in n.makers if m and m.depends] if on_way(n) else []
+
+    every = list(walk([node], before))
+    return [n for n in every if on_way(n)], [n for n in every if not on_way(n)]
 
 
 def _is_norm(node: Node) -> bool:
@@ -140,8 +178,41 @@ def activation(subject: Subject) -> Results:
             return
 
 
+def _axes(subject: Subject) -> Results:
+    """An attention over one axis of a grid is among tokens that make up a rectangle, as a row."""
+    inputs, name, found = subject.fresh(0), subject.target, locate.attentions(subject)[:1]
+    x = inputs[name]
+    axes = [axis for axis in range(x.dim()) if axis != subject.batch]
+    for a in found if x.is_floating_point() and len(axes) > 2 else ():
+        made, n = projected(a.query_node), a.query.shape[1]
+        rows = 0 if made is None else made.outputs[0][..., 0].numel()
+        channel = next((i for i in (axes[-1], axes[0]) if rows * x.shape[i] == x.numel()), None)
+        grid = [axis for axis in axes if axis != channel]
+        sizes = [x.shape[axis] for axis in grid]
+        if channel is None or sizes.count(n) != 1 or not n < math.prod(sizes) <= AT_MOST:
+            continue
+        groups: dict[frozenset[int], list[tuple[int, ...]]] = {}
+        for at in itertools.product(*map(range, sizes)):
+            place = dict(zip(grid, at, strict=True)) | {subject.batch: 0}
+            index = tuple(place.get(axis, slice(None)) for axis in range(x.dim()))
+            other = x.clone()
+            other[index] += 1 + other[index].flip(-1)
+            twin = subject.trace({**inputs, name: other}).attentions[0]
+            moved = (twin.query != a.query).any(-1)
+            if not moved.any() or moved.sum(1).max() > 1:
+                return  # neighbours are mixed first
+            groups.setdefault(frozenset(moved.any(1).nonzero().flatten().tolist()), []).append(at)
+        for group in groups.values():
+            if math.prod(len(set(along)) for along in zip(*group, strict=True)) > len(group) == n:
+                done = "changed each token of a grid" + where(a)
+                said, right = f"{group[:8]} attend to each other", "a row, or a column"
+                yield finding("error", "tokens", "axes not transposed", done, said, right)
+                return
+
+
 def channels(subject: Subject) -> Results:
     """What a convolution gives at a position becomes one token."""
+    yield from _axes(subject)
     trace, through = locate.trace_of(subject), (*MOVES, "cat")
     for first in trace.of("convolution", "pointwise"):
         x = first.outputs[0] if first.name == "convolution" else first.outputs[0].movedim(-1, 1)

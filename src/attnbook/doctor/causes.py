@@ -46,6 +46,9 @@ CAUSES: dict[str, Cause] = {
         "logits.masked_fill(forbidden, -torch.inf): a boolean that is added counts as 0 and 1",
         ("future", "prefix", "cache", "padding", "training", "window", "train = eval"),
     ),
+    "causal against the claim": Cause(
+        "no causal mask in an encoder; or claim causal=True", ("prefix", "order")
+    ),
     "mask after the softmax": Cause(
         "fill the logits with -torch.inf before the softmax: then the rows no longer sum to 1",
         LEAKS,
@@ -138,6 +141,11 @@ CAUSES: dict[str, Cause] = {
     "channels not transposed": Cause(
         "x.flatten(2).transpose(1, 2), not x.view(batch, tokens, channels)", ALL_THAT_FOLLOWS
     ),
+    "axes not transposed": Cause(
+        "a reshape joins neighbouring axes only: x.transpose(1, 2).flatten(0, 1) makes a sequence "
+        "of each column",
+        LEAKS,
+    ),
     "merge without transposing": Cause(
         "heads.transpose(1, 2).reshape(batch, tokens, n_heads * d_head)", ALL_THAT_FOLLOWS
     ),
@@ -164,6 +172,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "other groups of heads": Cause(
         "key.repeat_interleave(n_heads // n_kv_heads, dim=1), not key.repeat(1, groups, 1, 1)"
+    ),
+    "heads overlap": Cause(
+        "query[..., h * d_head : (h + 1) * d_head] for the head h, not [..., h : h + d_head]",
+        ("gradients", "heads"),
     ),
     "one projection for two": Cause(
         "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
@@ -220,8 +232,9 @@ CAUSES: dict[str, Cause] = {
         LEAKS,
     ),
     "batch and tokens exchanged": Cause(
-        "make it batch-first throughout, or claim batch_first=False",
-        (*LEAKS, "targets", "shift", "sequences in the loss"),
+        "x.transpose(0, 1), not a reshape; or make it batch-first throughout, or claim "
+        "batch_first=False",
+        (*ALL_THAT_FOLLOWS, "targets", "shift", "sequences in the loss"),
     ),
     "no token attends to another": Cause("look at the axes of query @ key.mT: (…, tokens, tokens)"),
     "depends on the sequence's number": Cause(

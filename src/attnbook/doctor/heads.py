@@ -76,6 +76,10 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
             found = f"the weights are {shape}: for each of {n} tokens, {length} heads attend"
             right = "tokens attend to tokens, for each head"
             yield finding("error", "heads", "attention between heads", done, found, right)
+    elif 0 not in rows and len(sets) == n_heads and all(s == sets[0] != {token} for s in sets):
+        found = f"row {min(sets[0])} of sequence {min(rows) // n_heads} changed"
+        cause, right = "batch and tokens exchanged", f"row {token} of sequence 0"
+        yield finding("error", "heads", cause, done, found, right)
     elif any(s != sets[0] for s in sets) or (len(sets) < n_heads and sets[0] != {token}):
         changed = sorted(set().union(*sets))
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
@@ -176,7 +180,7 @@ def _by_head(subject: Subject, trace: Trace) -> Tensor:
     if len(first.context) % subject.n_sequences:
         return first.context[:0]
     if n_heads != 1 or made is None:
-        shape = subject.n_sequences, n_heads, *first.context.shape[1:]
+        shape = -1, n_heads, *first.context.shape[1:]
         return first.context.reshape(shape).transpose(0, 1)
     together = []  # a list of heads
     for a in trace.attentions:
@@ -246,14 +250,26 @@ def number_of_heads(subject: Subject) -> Results:
     if not found:
         return
     counts = {heads_in(subject, a) for a in found}
+    side_by_side = {sum(heads_in(subject, a) for a in group) for group in _side_by_side(found)}
     a_list = counts == {1} and len(found) % claimed == 0 and not _whole(found[0], claimed)
-    if claimed in counts or a_list:
+    if claimed in counts | side_by_side or a_list:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
         return  # heads says what it attends over
     done, right = "counted the heads of the weights", f"{claimed}, as claimed"
     said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
     yield finding("error", "number of heads", "wrong number of heads", done, said, right)
+
+
+def _side_by_side(found: list[Attention]) -> list[list[Attention]]:
+    """Attentions whose outputs become one tensor, before any matrix."""
+    through = (*MOVES, "mul", "div", "cat", "stack", "add_", "index_put_", "slice_scatter")
+    groups: dict[int, list[Attention]] = {}
+    for a in found:
+        later = walk(a.context_node.users, lambda n: n.users if n.name in through else [])
+        for node in (n for n in later if n.name in through):
+            groups.setdefault(node.index, []).append(a)
+    return list(groups.values())
 
 
 def _whole(a: Attention, claimed: int) -> bool:
@@ -268,7 +284,7 @@ def groups(subject: Subject) -> Results:
     """Neighbouring query heads share a key head."""
     claimed = subject.claims.n_kv_heads
     for a in locate.attentions(subject)[:1]:
-        n_heads = len(a.key) // subject.n_sequences
+        n_heads = heads_in(subject, a)
         if n_heads < 2 or len(a.key) % subject.n_sequences:
             return
         keys, values = equal_heads(a.key[:n_heads]), equal_heads(a.value[:n_heads])

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from attnbook.doctor.subject import Inputs, Subject, plain_kernels
-from attnbook.doctor.trace import SOFTMAX, Attention, Node, Trace
+from attnbook.doctor.trace import (
+    MOVES,
+    ON_LOGITS,
+    PRODUCTS,
+    SOFTMAX,
+    Attention,
+    Node,
+    Trace,
+    back,
+)
 
 WEAK = -2.0
 """What is added to close, and does not quite; a boolean that is added counts as 1 or -1."""
@@ -28,8 +37,13 @@ def attentions(subject: Subject) -> list[Attention]:
 def softmaxes(subject: Subject) -> bool:
     """Whether there is a softmax over as many as there are tokens."""
     sizes = {subject.length(name) for name in subject.sources}
-    nodes = trace_of(subject).of(*SOFTMAX)
-    return any(node.outputs[0].shape[int(node.args[1])] in sizes for node in nodes)
+    trace = trace_of(subject)
+    for node in trace.of("exp"):  # by hand
+        score = back(node.makers[0], (*MOVES, *ON_LOGITS), PRODUCTS)
+        among = [n for n in sizes if n > 1 and node.outputs[0].shape[1:].count(n) > 1]
+        if among and score is not None and score.between:
+            return True
+    return any(node.outputs[0].shape[int(node.args[1])] in sizes for node in trace.of(*SOFTMAX))
 
 
 def own(subject: Subject) -> list[Attention]:

@@ -19,7 +19,11 @@ def where(a: Attention | None) -> str:
 
 def heads_in(subject: Subject, a: Attention) -> int:
     """Heads that are computed at once; one, where each head is a module."""
-    return len(a.weights) // subject.n_sequences
+    n, made = subject.n_sequences, projected(a.query_node)
+    if subject.inputs[subject.target].dim() > 3 and made is not None and made.name != "bmm":
+        rows = made.outputs[0][..., 0].numel() // a.query.shape[1]  # of a grid, each by itself
+        n = rows if rows and len(a.weights) % rows == 0 else n
+    return len(a.weights) // n
 
 
 def projected(node: Node | None) -> Node | None:

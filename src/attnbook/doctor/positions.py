@@ -104,7 +104,7 @@ def _tables(subject: Subject) -> Results:
     without = [n for n, x in buffers if re.search(FIXED, n) and id(x) in used]
     for (name, table), gradient in zip(tables.items(), given, strict=True):
         rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
-        without += [name] if subject.claims.position and not rows else []
+        without += [name] if (subject.claims.position or id(table) in used) and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
             done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
             yield finding("error", "positions", "positions without effect", done, found, right)
@@ -177,6 +177,24 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
         yield finding(level, "positions", cause, done, found, right)
 
 
+def _is_sinusoids(table: Tensor) -> bool:
+    """Whether x[t + 1] + x[t - 1] = 2 cos(w) x[t] in each column, by a w of its own."""
+    middle, sides = table[1:-1].double(), (table[2:] + table[:-2]).double()
+    factor = (middle * sides).sum(0) / middle.square().sum(0).clamp(min=1e-12)
+    return bool((sides - factor * middle).abs().max() < 1e-3)
+
+
+def _first_block(angle: Tensor | None) -> Tensor | None:
+    """The frequencies that are repeated as a whole, once for each axis."""
+    for parts in (2, 3, 4):
+        if angle is None or len(angle) % parts or len(angle) < 2 * parts:
+            continue
+        blocks = angle.view(parts, -1)
+        if (blocks - blocks[:1]).abs().max() < 1e-5:
+            return blocks[0]
+    return angle
+
+
 def sinusoids(subject: Subject) -> Results:
     """Sines and cosines of one frequency, in pairs, are added; frequencies fall geometrically."""
     done, claimed = "looked at the table that is added to the tokens", subject.claims.position
@@ -190,8 +208,12 @@ def sinusoids(subject: Subject) -> Results:
             equal = (values - sines).abs().amax(0) < 1e-3
             if values.abs().max() > 1.001 or not (equal.any() or claimed == "sinusoidal"):
                 continue  # it is no such table
+            if not (values - values[:1]).any() or not _is_sinusoids(values):
+                continue  # a mask, or sinusoids of a grid's rows and columns
             off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
+            angle = _first_block(angle)
             fall, d = rotary.falls(angle), values.shape[1]
+            d = d if angle is None else 2 * len(angle)
             found = right = ""
             if off > 1e-3:
                 found = f"products of rows at the same distance differ by {off:.1%}"

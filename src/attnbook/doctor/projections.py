@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants import gradients
-from attnbook.doctor.observed import Results, heads_in, projected, where
+from attnbook.doctor.observed import Results, heads_in, origins, path, projected, where
 from attnbook.doctor.report import Level
-from attnbook.doctor.subject import Subject
+from attnbook.doctor.subject import Subject, seed_all, tensors_in
 from attnbook.doctor.trace import PRODUCTS, Attention, Node
 
 
 def projections(subject: Subject) -> Results:
     """Queries, keys and values are three different projections."""
+    yield from _overlap(subject)
     for a in locate.attentions(subject)[:1]:
         yield from _heads_share(subject, a)
         if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
@@ -38,6 +39,7 @@ def projections(subject: Subject) -> Results:
             else:
                 # Reformer shares them, and has no third one left over.
                 error = bool(subject.claims.n_heads or any(gradients(subject)))
+                error = error or any(_unused(subject, n) for n in made.values() if n is not None)
                 cause = "one projection for two"
                 found = f"{left} and {right} are the same projection of the tokens"
                 right_ = f'different ones, or a claim: shared=("{left}", "{right}")'
@@ -45,6 +47,68 @@ def projections(subject: Subject) -> Results:
             level: Level = "error" if error else "warning"
             yield finding(level, "projections", cause, done, found, right_)
             return
+
+
+def _overlap(subject: Subject) -> Results:
+    """No number of a projection is given to two heads while another is given to none."""
+    found = locate.attentions(subject)
+    for side in ("query_node", "key_node", "value_node"):
+        columns: dict[int, tuple[Node, Tensor]] = {}
+        for a in found:
+            node: Node | None = getattr(a, side)
+            made = projected(node)
+            if node is None or made is None or made.between or made.name == "bmm":
+                continue
+            rows = made.outputs[0].flatten(0, -2)
+            at = torch.arange(rows.shape[1])
+            parts = [x for n, x in path(node) if n is not made and x.dim() > 1]
+            every = (origins(x.flatten(0, -2), rows, at) for x in parts)
+            of = next((found for found in every if (found >= 0).all()), at)  # before it is scaled
+            counts = torch.bincount(of.flatten(), minlength=rows.shape[1])
+            columns[made.index] = made, counts + columns.get(made.index, (made, 0))[1]
+        for made, counts in columns.values():
+            spare = _unused(subject, made) if len(set(counts[counts > 0].tolist())) > 1 else 0
+            if spare:
+                done = "followed the projections into the heads" + locate.in_module(made)
+                said = f"some numbers are in several heads, and {spare} of {len(counts)} in none"
+                right = "each number is of one head"
+                yield finding("error", "projections", "heads overlap", done, said, right)
+                return
+
+
+def _unused(subject: Subject, made: Node) -> int:
+    """How many numbers that a projection gives have no effect on anything."""
+    at = _matrix(made)
+    matrix = next((p for p in subject.parameters.values() if p.data_ptr() == at), None)
+    if matrix is None or not matrix.requires_grad or matrix.dim() != 2:
+        return 0
+    turned = made.args[-1].equal(matrix.mT)
+    if not (turned or made.args[-1].equal(matrix)):
+        return 0
+    inputs = subject.fresh(0)
+
+    def outputs() -> list[Tensor]:
+        seed_all(0)
+        given = tensors_in(subject.call(inputs))
+        return [x for x in given if x.is_floating_point()]
+
+    with torch.enable_grad():
+        before = [x for x in outputs() if x.requires_grad]
+        drawn = torch.Generator().manual_seed(0)
+        mixture = [(x * torch.randn(x.shape, generator=drawn).to(x)).sum() for x in before]
+        total = torch.stack(mixture).sum() if mixture else None
+        found = [] if total is None else torch.autograd.grad(total, [matrix], allow_unused=True)
+    if not found or found[0] is None:
+        return 0
+    spare, kept = ~found[0].any(1 if turned else 0), matrix.detach().clone()
+    with torch.no_grad():
+        one = outputs()
+        try:
+            (matrix if turned else matrix.mT)[spare] += 1 + kept.abs().max()
+            other = outputs()
+        finally:
+            matrix.copy_(kept)
+    return int(spare.sum()) if all(map(torch.equal, one, other)) else 0
 
 
 def layers(subject: Subject) -> Results:

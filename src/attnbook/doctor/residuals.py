@@ -17,7 +17,9 @@ def residual(subject: Subject) -> Results:
     found = locate.attentions(subject)
     in_a_row = _in_a_row(found)
     in_a_row = in_a_row and subject.kind != "pooled"  # latents read what they are not added to
-    if not found or not (in_a_row or subject.claims.residual):
+    yield from _doubled(subject, found)
+    wanted = in_a_row or subject.claims.residual
+    if not found or not (wanted or subject.claims.norm):
         return
     inputs = subject.fresh(0)
     other = inputs
@@ -26,6 +28,8 @@ def residual(subject: Subject) -> Results:
     silenced = {a.context_node.index for a in found}
     models = subject.kind in ("tokens", "encoder-decoder")
     if not _depends(subject, inputs, other, silenced):
+        if not wanted:
+            return  # what is around it may be elsewhere
         alone = [_depends(subject, inputs, other, {i}) for i in silenced]
         layers = [{n.index} for n in _layers_after(found, None)] if in_a_row else []
         around = bool(layers) and all(_depends(subject, inputs, other, i) for i in layers)
@@ -38,7 +42,10 @@ def residual(subject: Subject) -> Results:
     for node in _layers_after(found, None if in_a_row else subject.trace(inputs).nodes[-1]):
         if back(node.makers[0], MOVES, ("cat",)):
             continue  # it joins two streams, as the skips of a U-Net do
-        if in_a_row and not _depends(subject, inputs, other, {node.index}):
+        around = _depends(subject, inputs, other, {node.index})
+        if not (in_a_row or around):
+            continue  # it gives the output
+        if not around:
             done = f"set what a layer gives to zero{locate.in_module(node)}, and changed two tokens"
             found_, right = "its output did not change", "x + layer(x): it changes"
             level = "error" if models else "warning"
@@ -54,9 +61,27 @@ def residual(subject: Subject) -> Results:
             done = f"set what a layer gives to zero{locate.in_module(node)}"
             found_ = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
-            level = "error" if models or subject.claims.residual else "warning"
+            claimed = subject.claims.residual or subject.claims.norm
+            level = "error" if models or claimed else "warning"
             yield finding(level, "residual", "a sum with an older x", done, found_, right)
             return
+
+
+def _doubled(subject: Subject, found: list[Attention]) -> Results:
+    """What an attention gives is not added to itself."""
+    through = (*MOVES, "native_dropout")
+    for a in found:
+        own = walk(a.context_node.users, lambda n: n.users if n.name in through else [])
+        outputs = [n for n in own if n.name in PRODUCTS and not n.between]
+        later = walk(outputs, lambda n: [m for m in n.users if m.name in (*through, "add")])
+        for node in later:
+            tensors = [x for _, x in node.inputs]
+            if node.name.startswith("add") and len(tensors) == 2 and tensors[0] is tensors[1]:
+                done = "followed what the attention gives" + locate.in_module(node)
+                found_, right = "it is added to itself", "x + attention(x)"
+                cause = "no way around the attention"
+                yield finding("error", "residual", cause, done, found_, right)
+                return
 
 
 def _in_a_row(found: list[Attention]) -> bool:

@@ -150,6 +150,8 @@ class Trace(TorchDispatchMode):
                 producer.users.append(node)
         self._held.append((args, kwargs, result))
         self._producer.update({id(x): node for x in outputs})
+        if name.endswith("_") and given and given[0]._base is not None:  # a part is written into
+            self._producer[id(given[0]._base)] = node
         self.nodes.append(node)
         return result
 

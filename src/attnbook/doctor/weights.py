@@ -25,6 +25,7 @@ from attnbook.doctor.trace import (
 
 FEATURES = {"elu", "exp", "relu", "softplus", "sigmoid", "silu", "gelu", "tanh", "pow", *SOFTMAX}
 """On the way to queries and keys: a linear attention with a feature map, or norms."""
+SUMS = ("sum", "cumsum", "mean")
 NORMALISE = ("div", "native_layer_norm", "native_group_norm", "_fused_rms_norm", "pow", "mean")
 
 
@@ -33,6 +34,7 @@ def weights(subject: Subject) -> Results:
     yield from _softmax_once(subject)
     yield from _no_softmax(subject)
     yield from _over_one(subject)
+    yield from _divided(subject)
     for a in locate.attentions(subject):
         sums = a.weights.sum(-1)
         real = a.weights.isfinite().all(-1)
@@ -45,6 +47,73 @@ def weights(subject: Subject) -> Results:
             right = "each query's weights sum to 1 over the keys"
             yield finding("error", "weights", cause, done, found, right)
             return
+
+
+def _divided(subject: Subject) -> Results:
+    """A linear attention that divides by a sum gives the value of tokens that are all equal."""
+    n = subject.n_tokens
+    trace = subject.trace(locate.constant(subject))
+    summed: set[int] = set()
+    for node in trace.nodes:
+        before = [m for m in node.makers if m is not None]
+        if node.depends and (
+            node.name in SUMS or node.between or summed & {m.index for m in before}
+        ):
+            summed.add(node.index)
+        sides = _quotient(node, before[:2])
+        if len(sides) < 2 or n in (1, subject.n_sequences):
+            continue
+        over, under = (list(walk([m], lambda n: n.makers)) for m in sides)
+        both = {m.index for m in over} & {m.index for m in under}
+        own = sides[0].index in {m.index for m in under}  # a norm, or a softmax by hand
+        if own or not all(m.index in summed for m in sides):
+            continue
+        made = [m for m in (*over, *under) if m.depends]
+        if not any(trace.nodes[i].depends for i in both) or any(map(_bounded, under)):
+            continue
+        if not all(_same(subject, m.outputs[0]) for m in made if m.index not in summed):
+            continue  # they have positions
+        if any(m.name in ON_WEIGHTS and _counts(subject, m) for m in made if m.index in summed):
+            continue  # older ones fade
+        gave = node.outputs[0]
+        if gave.shape != sides[0].outputs[0].shape or _same(subject, gave):
+            continue
+        done = "called it with equal tokens" + locate.in_module(node).replace(",", "")
+        found = "what is divided by the sum of the weights depends on the position"
+        right = "the value, at each position: weights sum to 1"
+        yield finding("error", "weights", "weights do not sum to one", done, found, right)
+        return
+
+
+def _quotient(node: Node, sides: list[Node]) -> list[Node]:
+    """What is divided, and by what, if an operation divides: x / y, or x * (1 / y)."""
+    if node.name.rstrip("_") == "div" or len(sides) < 2:
+        return sides if node.name.rstrip("_") == "div" else []
+    for one, other in (sides, sides[::-1]) if node.name.rstrip("_") == "mul" else ():
+        inverse = back(other, (*MOVES, "mul"), ("reciprocal",))
+        if inverse is not None and inverse.makers[0] is not None:
+            return [one, inverse.makers[0]]
+    return []
+
+
+def _same(subject: Subject, x: Tensor) -> bool:
+    """Whether all tokens have the same."""
+    n, rows = subject.n_tokens, subject.n_sequences * subject.n_tokens
+    x = x if x.is_floating_point() or x.is_complex() else x.float()
+    x = x.unflatten(0, (-1, n)) if x.dim() and len(x) == rows else x
+    parts = [x.movedim(axis, 0) for axis, size in enumerate(x.shape) if size == n and x.numel()]
+    return all(bool((y - y[:1]).abs().max() < 1e-4 * y.abs().max()) for y in parts)
+
+
+def _counts(subject: Subject, node: Node) -> bool:
+    """Whether an operation is given a table with a row for each token."""
+    tables = (x for m, x in node.inputs if not (m and m.depends) and subject.n_tokens in x.shape)
+    return any(not _same(subject, x) for x in tables)
+
+
+def _bounded(node: Node) -> bool:
+    """Whether it keeps a divisor from being small."""
+    return node.name.rstrip("_") in ("clamp", "clamp_min", "maximum", "abs")
 
 
 def _softmax_once(subject: Subject) -> Results:
@@ -181,8 +250,29 @@ def _ones(sums: Tensor) -> bool:
     return len(real) > 0 and bool((real - 1).abs().max() < 1e-3)
 
 
+def _open(subject: Subject) -> Results:
+    """What is claimed not to be causal has no causal mask that it was not given."""
+    given = (x for n, x in subject.inputs.items() if n not in subject.sources)
+    if any(isinstance(x, Tensor) and x.dim() > 1 and x.shape[-1] == x.shape[-2] for x in given):
+        return
+    claimed = subject.claims.causal is False and subject.kind != "encoder-decoder"
+    if not claimed or subject.n_tokens < 3 or locate.inside(subject) != "causal":
+        return
+    n, inputs = subject.n_tokens, subject.fresh(0)
+    other = subject.replaced(inputs, subject.target, 0, n - 1)
+    pairs = zip(subject.trace(inputs).attentions, subject.trace(other).attentions, strict=False)
+    moved = [(a.query, b.query) for a, b in pairs if a.query.shape[1] == n]
+    if subject.kind != "pooled":
+        moved.append((subject.by_token(subject.run(inputs)), subject.by_token(subject.run(other))))
+    if not any((x[:, : n - 1] != y[:, : n - 1]).any() for x, y in moved):  # by no other way
+        done = "observed the weights" + where(locate.own(subject)[0])
+        found, right = "no token attends to a later one", "some do: causal=False is claimed"
+        yield finding("error", "masks", "causal against the claim", done, found, right)
+
+
 def masks(subject: Subject) -> Results:
     """A mask that is there closes: it is not one more number among the logits."""
+    yield from _open(subject)
     for a in locate.own(subject):
         if a.logits is None or locate.pattern(locate.support(a)) != "all":
             continue
