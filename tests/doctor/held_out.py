@@ -1,12 +1,12 @@
 # ruff: noqa: N806 (written as people write it)
-"""Bugs that the doctor's authors never read while they wrote it, in code as people write it.
+"""Bugs that the doctor's authors had not read when they wrote it, in code as people write it.
 
 Each builder makes one module with a named bug, or its right twin (``bug=""``).
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -299,6 +299,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "100": ("seeds the generator",),
     "115": ("slots of the cache exchanged",),
     "120": ("layers share one cache",),
+    "13": ("mask forbids everything",),
+    "60": ("layer made in forward",),
+    "88": ("no activation",),
+    "111": ("weights all equal", "zeros that stay zeros"),
+    "118": ("free slots are attended to",),
 }
 OF_ONE_BUG: dict[tuple[str, str], tuple[str, ...]] = {
     ("18", "pad_only"): ("no causal mask",),
@@ -313,6 +318,8 @@ OF_ONE_BUG: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("27", "conv"): ("convolution into the future",),
     ("27", "pooled"): ("tokens mixed elsewhere",),
+    ("100", "switched"): ("changes modes",),
+    ("120", "reversed"): ("cache in another order",),
     ("120", "overwrites"): ("the cache is not attended to",),
     ("101", "backwards"): ("loss shifted backwards",),
 }
@@ -344,10 +351,6 @@ class HeldOut:
     def causes(self) -> tuple[str, ...]:
         """What a report may name."""
         return OF_ONE_BUG.get((self.kind, self.bug), NAMES.get(self.kind, ()))
-
-    @property
-    def sealed(self) -> bool:
-        return self.number % 3 == 2
 
     @property
     def name(self) -> str:
@@ -2295,8 +2298,3 @@ def two_pads(bug: str) -> Made:
     src, tgt = torch.randint(3, 19, (2, 7)), torch.randint(3, 23, (2, 5))
     src[1, -2:], tgt[1, -1:] = 1, 2
     return Seq2Seq(bug, 1, 2), (src, tgt), {"causal": True, "n_heads": 3, "scale": SCALE}
-
-
-def iterate(sealed: bool | None = None) -> Iterator[HeldOut]:
-    """The cases, or those that are sealed, or open."""
-    return (case for case in CASES if sealed is None or case.sealed is sealed)

@@ -18,7 +18,7 @@ def test_x_transformers_still_sees_the_future() -> None:
     assert measured.leak() == pytest.approx(written["x-transformers"], rel=1e-3)
 
 
-@pytest.mark.parametrize("number", range(2, 254, 27))
-def test_sealed_twin_is_healthy(number: int) -> None:
+@pytest.mark.parametrize("number", range(0, len(measured.CASES), 40))
+def test_twin_is_healthy(number: int) -> None:
     *_, alarm = measured.judge((number, 0, True))
     assert not alarm

@@ -1,10 +1,13 @@
 """Right modules raise no error: libraries, and unusual designs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from attnbook.doctor import diagnose
+from tests.doctor import held_out_attention, held_out_models, unseen
 from tests.doctor.libraries import LIBRARIES
 from tests.doctor.test_planted import healthy
 from tests.doctor.unusual import UNUSUAL, Design
@@ -59,3 +62,19 @@ def test_unusual_design_is_healthy(design: Design) -> None:
 @pytest.mark.parametrize("design", [*UNUSUAL, *MORE], ids=lambda design: design.name)
 def test_unusual_design_is_healthy_without_claims(design: Design) -> None:
     healthy(design.report(claimed=False))
+
+
+RIGHT = [
+    pytest.param(make, id=f"{written.__name__.split('.')[-1]} {name}")
+    for written in (held_out_attention, held_out_models, unseen)
+    for name, make in written.RIGHT
+]
+"""Designs that strangers to the doctor thought odd."""
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("make", RIGHT)
+def test_odd_design_is_healthy(make: Callable[[int], Any], claimed: bool) -> None:
+    module, example, claims = make(0)
+    kept = claims if claimed else {k: v for k, v in claims.items() if k == "keywords"}
+    healthy(diagnose(module, *example, **kept))

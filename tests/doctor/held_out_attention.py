@@ -1,5 +1,5 @@
 # ruff: noqa: N806 (written as people write it)
-"""Bugs of attention by which the doctor is scored; nobody who develops it reads this file.
+"""Bugs of attention by which the doctor was scored once; since then it was developed on them.
 
 Each class makes a module with a named bug, or its right twin (``bug=""``); the table says what
 each bug is, and where people reported it.
@@ -15,17 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.doctor.unseen import Unseen
+
 Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 SCALE = "1/sqrt(d_head)"
-
-
-@dataclass(frozen=True)
-class Unseen:
-    name: str
-    family: str
-    make: Callable[[int, bool], Made]
-    causes: tuple[str, ...]
-    bare: bool
 
 
 @dataclass
@@ -575,7 +568,7 @@ TABLE = """
 masks | nanogpt | fill | bare | masked with a finite number | awslabs/gluonts#1401
 masks | mistral | window | | other window | huggingface/transformers#39408: one token too wide
 masks | bert | queries | | mask on the queries | hyunwoongko/transformer#40
-masks | bert | tilde | bare | mask forbids everything, mask of wrong polarity | ~ of integers is never 0
+masks | bert | tilde | bare | mask forbids everything | ~ of integers is never 0
 masks | bert | stale | bare | remembers the last call | one mask for all of its shape
 masks | padded series | float | | mask added as a number | pytorch/pytorch#136816
 masks | translator | memory | | padding is attended to, mask not everywhere | fairseq#318
@@ -624,7 +617,7 @@ batch | functional | view | bare | batch and tokens exchanged | rish-16/tokenlea
 """
 
 
-def unseen(row: str) -> Unseen:
+def entered(row: str) -> Unseen:
     family, spec, bug, bare, names, _ = (cell.strip() for cell in row.split("|"))
     build, example, claims = SPECS[spec]
 
@@ -636,7 +629,7 @@ def unseen(row: str) -> Unseen:
     return Unseen(f"{spec}: {bug}", family, make, causes, bare == "bare")
 
 
-CASES: list[Unseen] = [unseen(row) for row in TABLE.strip().splitlines()]
+CASES: list[Unseen] = [entered(row) for row in TABLE.strip().splitlines()]
 
 
 # ---- right, but unusual ----
