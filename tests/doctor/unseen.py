@@ -1,5 +1,9 @@
 # ruff: noqa: N803, N806 (written as people write it)
-"""Planted bugs of all families that the doctor's authors have not read: it is scored by them."""
+"""Planted bugs of all families that the doctor's authors have not read: it is scored by them.
+
+Whoever mends the doctor for one of them has opened the file: it is a held-out set like the others
+then, and people who have not seen the doctor write a new one.
+"""
 
 import math
 from collections.abc import Callable
