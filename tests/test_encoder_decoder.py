@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook import (
     ALiBi,
@@ -305,8 +305,6 @@ def beam_search(model, source, n_tokens, beams, penalty) -> tuple[int, ...]:
         longer = [(*each, token) for each in going for token in range(1, 7)]
         longer.sort(key=lambda y: log_probability(model, source, y), reverse=True)
         ended += [y for y in longer[:beams] if y[-1] == 2 or n == n_tokens]
-        if len(ended) >= beams:
-            break
         going = [y for y in longer if y[-1] != 2][:beams]
     return max(ended, key=lambda y: score(model, source, y, penalty))
 
@@ -326,10 +324,25 @@ def test_beam_search_goes_on_with_the_likeliest(beams: int) -> None:
     assert len(lengths) > 2
 
 
+def test_beams_find_no_less_than_greedy_while_they_could_still_win() -> None:
+    """A search that ends when three have ended gives up the likelier one in six of these."""
+    for seed in range(60):
+        torch.manual_seed(seed)
+        config = TransformerConfig(6, 16, 2, 1, max_tokens=12, padding_id=0)
+        model, source = Transformer(config).double().eval(), torch.tensor([[3, 4, 5]])
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.7)
+        greedy, beams = (
+            unpadded(model.generate(source, start_id=1, end_id=2, n_tokens=6, beams=n)[0])
+            for n in (1, 3)
+        )
+        assert score(model, source[0], beams, 0) >= score(model, source[0], greedy, 0) - 1e-9
+
+
 def test_greedy_is_one_beam() -> None:
     model, source = confident(3), torch.randint(1, 7, (12, 4))
     greedy = model.generate(source, start_id=1, end_id=2, n_tokens=6)
-    one = model._beam_search(source, 1, 2, 6, 1, 0.6)
+    one = model._beam_search(source, 1, 2, 6, 1, 0.0)
     assert torch.equal(greedy, one)
 
 
@@ -349,6 +362,12 @@ def test_greedy_is_one_beam() -> None:
             "beams=2 and temperature=1.0",
             "does not draw",
         ),
+        (lambda m: m.generate(ones(2, 3), start_id=1, end_id=7, n_tokens=1), "got 7", "0 … 6"),
+        (lambda m: m.generate(ones(2, 3), start_id=-1, end_id=2, n_tokens=1), "got -1", "start_id"),
+        (lambda m: m.generate(ones(2, 3), start_id=1, end_id=2, n_tokens=-1), "got -1", "negative"),
+        (lambda m: TransformerConfig(7, padding_id=-1), "got -1", "padding_id must be in 0 … 6"),
+        (lambda m: TransformerConfig(7, target_vocab_size=3, padding_id=5), "got 5", "0 … 2"),
+        (lambda m: TransformerConfig(7, n_decoder_layers=0), "got 0", "n_decoder_layers"),
         (lambda m: m(ones(2, 12), ones(2, 3)), "got 12", "at most 9"),
         (lambda m: m(ones(2, 3), ones(2, 12)), "got 12", "at most 9"),
         (lambda m: m.loss(ones(2, 3), ones(2, 11)), "got 10", "at most 9"),

@@ -321,9 +321,29 @@ def test_paths_that_hold_no_file_are_named(tmp_path: Path) -> None:
         LanguageModel.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         LanguageModel(CONFIG).save(tmp_path / "nowhere" / "m")
-    with pytest.raises(IsADirectoryError, match="folder is a folder, not a file"):
+    with pytest.raises(OSError, match="folder is not a file that can be replaced"):
         LanguageModel(CONFIG).save(folder)
     assert [*tmp_path.rglob("*")] == [folder]
+
+
+def test_a_device_is_not_replaced() -> None:
+    with pytest.raises(OSError, match="null is not a file that can be replaced"):
+        files.write("/dev/null", {"x": torch.ones(1)}, {})
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(ValueError, match=r"model.safetensors .*run git lfs pull"):
+        files.read(path)
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    tensors, metadata = {"x": torch.ones(3)}, {f"key {i}": "√" for i in range(20)}
+    for name in ("a", "b"):
+        files.write(tmp_path / name, tensors, metadata)
+        assert files.read(tmp_path / name)[1] == metadata
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 # Written whole, or not at all

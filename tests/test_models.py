@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -677,12 +678,58 @@ def ones(*shape: int) -> Tensor:
         (lambda m: Encoder(PAIR), "got a TransformerConfig", "made from a ModelConfig"),
         (lambda m: Transformer(SMALL), "got a ModelConfig", "made from a TransformerConfig"),
         (lambda m: m(ones(1, 5), padding_mask=ones(1, 1).bool()), "got 1", "all 5 tokens"),
+        (lambda m: m.loss(ones(1, 2), ones(1, 2), reduction="none"), "'none'", "'mean' or 'sum'"),
+        (lambda m: m.generate(ones(1, 3), -1), "got -1", "n_tokens must not be negative"),
+        (lambda m: m.generate(ones(1, 0), 2), "got 0 tokens", "a cache of 0"),
+        (lambda m: m.generate(ones(1, 3), 2, stop_ids=[7]), "got 7", "stop_ids must be in 0 … 6"),
+        (lambda m: m.generate(ones(1, 3), 2, stop_ids={-1}), "got -1", "0 … 6"),
+        (lambda m: m.generate(ones(1, 3), 2, temperature=-1.0), "got -1.0", "at least 0"),
+        (lambda m: m.generate(ones(1, 3), 2, temperature=math.nan), "got nan", "finite"),
+        (lambda m: m.generate(ones(1, 3), 2, top_k=0), "got 0", "at least 1"),
+        (lambda m: m.generate(ones(1, 3), 2, top_p=0.0), "got 0.0", "above 0"),
+        (lambda m: m.generate(ones(1, 3), 2, top_p=90), "got 90", "at most 1"),
     ],
 )
 def test_what_cannot_be_is_refused(call: Any, given: str, expected: str) -> None:
     with pytest.raises((TypeError, ValueError), match=given) as caught:
         call(LanguageModel(SMALL))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 0) for name in ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff")),
+        *((name, -4) for name in ("n_heads", "max_tokens", "n_kv_heads", "d_head", "window")),
+        *(("dropout", value) for value in (-0.1, 1.0, math.nan)),
+        *(("norm_eps", value) for value in (-1e-5, math.nan)),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must .*, got {value}"):
+        ModelConfig(**{"vocab_size": 7, name: value})
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_stop_id_may_come_in_any_collection() -> None:
+    model, ids = model_of(LanguageModel, tied=False), torch.randint(1, 7, (1, 2))
+    whole = model.generate(ids, 4, temperature=0)
+    stop = int(whole[0, 3])
+    n = 2 + whole[0, 2:].tolist().index(stop) + 1
+    for stop_ids in ([stop], torch.tensor([stop]), np.array([stop]), (i for i in [stop])):
+        assert torch.equal(model.generate(ids, 4, temperature=0, stop_ids=stop_ids), whole[:, :n])
+    zero = LanguageModel(SMALL)
+    nn.init.zeros_(zero.embedding.weight)  # all logits are equal: token 0 is the first
+    assert zero.generate(ids, 4, temperature=0, stop_ids=np.array([0])).shape == (1, 3)
+
+
+def test_a_nucleus_is_summed_in_float32() -> None:
+    """In bfloat16 the sum of many small probabilities stops growing."""
+    logits = torch.cat([torch.tensor([6.0]), torch.zeros(4000)]).bfloat16()
+    draws = Generator().manual_seed(0)
+    drawn = sample(logits.expand(1000, -1), top_p=0.5, generator=draws)
+    share = math.exp(6) / (math.exp(6) + 4000) / 0.5  # of the likeliest in half of everything
+    assert abs((drawn == 0).double().mean() - share) < 5 * math.sqrt(share / 1000)
 
 
 def test_a_config_does_not_change() -> None:

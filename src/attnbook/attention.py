@@ -362,10 +362,10 @@ class MultiHeadAttention(nn.Module):
         position: Position | None = None,
     ) -> None:
         super().__init__()
-        if d_head is None and d_model % n_heads:
+        if d_head is None and (n_heads < 1 or d_model % n_heads):
             raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_heads % n_kv_heads:
+        if n_kv_heads < 1 or n_heads % n_kv_heads:
             raise ValueError(
                 f"n_kv_heads must divide n_heads, got {n_kv_heads} key heads for {n_heads} heads"
             )

@@ -16,7 +16,10 @@ from attnbook.models import (
     Model,
     ModelConfig,
     Reduction,
+    at_least_float32,
+    check_id,
     check_length,
+    check_new_tokens,
     count_positions,
     cross_entropy,
     sample,
@@ -152,8 +155,14 @@ class TransformerConfig(ModelConfig):
     padding_id: int | None = None
 
     def __post_init__(self) -> None:
-        """What only models of one stack have is refused."""
+        """Refuse what only models of one stack have, and tokens and stacks that can't be."""
         super().__post_init__()
+        for name in ("target_vocab_size", "n_decoder_layers"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if self.padding_id is not None:  # it is of both vocabularies
+            smaller = min(self.vocab_size, self.target_vocab_size or self.vocab_size)
+            check_id("padding_id", self.padding_id, smaller)
         if self.window is not None or self.embedding_norm or self.prediction_head:
             raise ValueError(
                 "an encoder-decoder has no window, embedding_norm or prediction_head, got "
@@ -361,8 +370,8 @@ class Transformer(Model):
 
         Without dropout and without gradients, whatever mode the model is in; it stays in it.
 
-        Beam search goes on with the ``beams`` likeliest beginnings at once, until as many have
-        ended, and returns the one of these with the largest
+        Beam search goes on with the ``beams`` likeliest beginnings at once, until none of them can
+        overtake the best that has ended, the one with the largest
 
         .. math:: \frac{\log p(Y \mid \text{source})}{\big((5 + |Y|) / 6\big)^{\alpha}}
 
@@ -386,11 +395,13 @@ class Transformer(Model):
 
         Raises:
             ValueError: if ``end_id`` is the padding, which the loss leaves out: no model learns to
-                end so; or logits are not finite.
+                end so; if a token is outside the vocabulary; or logits are not finite.
 
         Source: Wu et al. 2016 (GNMT), eq. 14, for the penalty, :math:`|Y|` with the end token.
         """
         padding = self.config.padding_id
+        for name, token_id in (("start_id", start_id), ("end_id", end_id)):
+            check_id(name, token_id, self.config.target_vocab_size or self.config.vocab_size)
         if end_id == padding:
             raise ValueError(f"end_id {end_id} is padding_id: the loss leaves it out")
         if beams < 1 or (beams > 1 and temperature != 0):
@@ -398,6 +409,7 @@ class Transformer(Model):
                 "beams must be positive, and beam search does not draw: got "
                 f"beams={beams} and temperature={temperature}"
             )
+        check_new_tokens(n_tokens)
         check_length(n_tokens, self.config.max_tokens)
         if beams > 1:
             with self._evaluating():
@@ -431,6 +443,10 @@ class Transformer(Model):
         length_penalty: float,
     ) -> Integer[Tensor, "batch target"]:
         batch, padding = len(source), self.config.padding_id
+
+        def score_of(total: Tensor, n: int) -> Tensor:
+            return total / float(((5 + n) / 6) ** length_penalty)
+
         first_row = beams * torch.arange(batch, device=source.device)[:, None]
         memory, cache = (
             self.encode(source).repeat_interleave(beams, dim=0),
@@ -439,12 +455,12 @@ class Transformer(Model):
         source = source.repeat_interleave(beams, dim=0)  # (batch · beams, source)
         new = source.new_full((len(source), 1), start_id)
         begun = new[:, :0]
-        total = memory.new_full((batch, beams), -torch.inf)  # log-probability of each beginning
+        # log-probability of each beginning
+        total = at_least_float32(memory.new_full((batch, beams), -torch.inf))
         total[:, 0] = 0  # all begin alike: one counts
         best = source.new_full((batch, n_tokens), end_id if padding is None else padding)
-        best_score = memory.new_full((batch,), -torch.inf)
-        n_ended = torch.zeros(batch, dtype=torch.long, device=source.device)
-        length = torch.zeros_like(n_ended)
+        best_score = total.new_full((batch,), -torch.inf)
+        length = torch.zeros(batch, dtype=torch.long, device=source.device)
         among_best = torch.arange(2 * beams, device=source.device) < beams
         for n in range(1, n_tokens + 1):
             logits = self(source, new, memory=memory, cache=cache)[:, -1]
@@ -453,22 +469,24 @@ class Transformer(Model):
             if not logits.amax(dim=-1).isfinite().all():
                 raise ValueError(f"logits must be finite, those of token {n} are not")
             n_vocab = logits.shape[-1]
-            each = total.flatten()[:, None] + logits.log_softmax(dim=-1)  # (batch · beams, vocab)
+            # (batch · beams, vocab)
+            each = total.flatten()[:, None] + at_least_float32(logits).log_softmax(dim=-1)
             # So many that enough go on, even if half of them end.
             total, index = each.unflatten(0, (batch, beams)).flatten(1).topk(2 * beams)
             row, token = first_row + index // n_vocab, index % n_vocab  # (batch, 2 · beams)
             longer = torch.cat([begun[row], token[..., None].to(begun.dtype)], dim=-1)
             ends = token == end_id
             done = among_best & (ends | (n == n_tokens)) & total.isfinite()
-            score = (total / ((5 + n) / 6) ** length_penalty).masked_fill(~done, -torch.inf)
-            score, place = score.max(dim=1)
-            better = (score > best_score) & (n_ended < beams)
+            score, place = score_of(total, n).masked_fill(~done, -torch.inf).max(dim=1)
+            better = score > best_score
             best[better, :n] = longer[better, place[better]]
             best_score, length = score.where(better, best_score), length.masked_fill(better, n)
-            n_ended += done.sum(dim=1)
-            if (n_ended >= beams).all():
-                break
             total, place = total.masked_fill(ends, -torch.inf).topk(beams)
+            # A beginning's total only falls, so its score ends below that of this total, at the
+            # length where the penalty helps it most.
+            could_be = score_of(total[:, 0], n_tokens if length_penalty > 0 else n + 1)
+            if (could_be <= best_score).all():
+                break
             row = row.gather(1, place).flatten()
             begun = longer[first_row // beams, place].flatten(0, 1)
             new = begun[:, -1:]

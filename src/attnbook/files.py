@@ -1,5 +1,6 @@
 """Files of tensors: safetensors, written whole or not at all."""
 
+import json
 import os
 import shutil
 import uuid
@@ -15,7 +16,10 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
 
     A save that is interrupted leaves the file that was there. Of saves at the same time the last
     one stays. The permissions of the file that was there are kept. Tensors that share memory are
-    written one by one.
+    written one by one. The same tensors and metadata give the same bytes.
+
+    Raises:
+        OSError: if ``path`` is something else than a file, such as a folder or a device.
 
     Example:
         >>> import tempfile, torch
@@ -25,14 +29,15 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         ({'x': tensor([1., 1.])}, {'by': 'me'})
     """
     path = Path(path).resolve()  # of a link, the file that it points to
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file")
-    data = safetensors.torch.save(_apart(tensors), metadata)
+    if path.exists() and not path.is_file():  # a device would be replaced, too
+        raise OSError(f"{path} is not a file that can be replaced")
+    header, data = _ordered(safetensors.torch.save(_apart(tensors), metadata))
     unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("xb") as file:
             if path.exists():
                 shutil.copymode(path, unfinished)  # before there is anything to read
+            file.write(header)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -40,6 +45,16 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _ordered(saved: bytes) -> tuple[bytes, memoryview]:
+    """Header and data of a file; safetensors writes the metadata in another order each time."""
+    end = 8 + int.from_bytes(saved[:8], "little")
+    entries = json.loads(saved[8:end])
+    entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the data is aligned
+    return len(header).to_bytes(8, "little") + header, memoryview(saved)[end:]
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -56,7 +71,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors in a file, on the CPU, and its metadata.
 
     Raises:
-        ValueError: if it is not a whole safetensors file.
+        ValueError: if it is not a whole safetensors file; says so if it is git-lfs's stand-in.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -64,4 +79,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return tensors, file.metadata() or {}
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+        with Path(path).open("rb") as file:
+            is_pointer = file.read(23) == b"version https://git-lfs"
+        what = "it is a pointer of git-lfs, so run git lfs pull" if is_pointer else error
+        raise ValueError(f"{path} is not a safetensors file: {what}") from None

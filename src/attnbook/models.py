@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,9 +111,17 @@ class ModelConfig:
     prediction_head: bool = False
 
     def __post_init__(self) -> None:
-        """Unknown words are refused here, what the parts can't be made of where they are made."""
+        """Refuse unknown words, and numbers of which torch would make an empty or broken model."""
         check_choice("position", self.position, PositionKind)
         check_choice("norm", self.norm, NormChoice)
+        sizes = ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_tokens")
+        for name in (*sizes, "n_kv_heads", "d_head", "window"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if not self.norm_eps >= 0:
+            raise ValueError(f"norm_eps must not be negative, got {self.norm_eps}")
 
     def make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
         """What is added to the embeddings."""
@@ -511,7 +520,8 @@ class LanguageModel(Encoder):
             The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
 
         Raises:
-            ValueError: if the result could be longer than ``max_tokens``, or logits are not finite.
+            ValueError: if the result could be longer than ``max_tokens``, nothing of ``ids`` is new
+                to the cache, a stop id is outside the vocabulary, or logits are not finite.
 
         Example:
             >>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32))
@@ -520,11 +530,20 @@ class LanguageModel(Encoder):
             >>> model.generate(beginning, 4, temperature=0.8, top_k=5, generator=draws).shape
             torch.Size([2, 7])
         """
+        check_new_tokens(n_tokens)
         check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
-        stops = torch.tensor(sorted(stop_ids), dtype=ids.dtype, device=ids.device)
+        stop_ids = [int(stop_id) for stop_id in stop_ids]
+        for stop_id in stop_ids:
+            check_id("stop_ids", stop_id, self.config.vocab_size)
+        stops = torch.tensor(stop_ids, dtype=ids.dtype, device=ids.device)
         real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
         cache = self.new_cache(ids.shape[1] + n_tokens - 1) if cache is None else cache
         new = ids[:, len(cache[0]) :]
+        if new.shape[1] == 0:
+            raise ValueError(
+                f"ids must have a token that is not in the cache yet, got {ids.shape[1]} tokens "
+                f"and a cache of {len(cache[0])}"
+            )
         at: Tensor | int = -1
         if real is not None:  # the last real token
             at = new.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
@@ -566,7 +585,9 @@ def sample(
         generator: source of randomness; torch's global one if none is given.
 
     Raises:
-        ValueError: if logits are not finite: a model that has gone wrong would go on writing.
+        ValueError: if ``temperature`` is negative or not finite, ``top_k`` below 1 or ``top_p`` not
+            above 0 and at most 1. And if logits are not finite: a model that has gone wrong would
+            go on writing.
 
     Source: Fan et al. 2018, section 5 (top-k); Holtzman et al. 2020, section 3.1 (top-p).
 
@@ -574,6 +595,13 @@ def sample(
         >>> sample(torch.tensor([[1.0, 3.0, 2.0]]), 0.0)
         tensor([1])
     """
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be at least 0 and finite, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, or None to draw among all, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+    logits = at_least_float32(logits)
     largest = logits.amax(dim=-1, keepdim=True)
     if not largest.isfinite().all():
         raise ValueError(f"logits must be finite, got {largest.flatten().tolist()} as the largest")
@@ -609,8 +637,9 @@ def cross_entropy(
         reduction: ``"mean"`` or ``"sum"``.
 
     Raises:
-        ValueError: if the shapes differ, or all targets are left out (where values can be read:
-            not on a GPU, compiled, traced or vectorized; the mean is NaN there).
+        ValueError: if the shapes differ, the reduction is unknown, or all targets are left out
+            (where values can be read: not on a GPU, compiled, traced or vectorized; the mean is NaN
+            there).
 
     Example:
         >>> cross_entropy(torch.zeros(1, 2, 8), torch.tensor([[3, -100]]))   # ln 8
@@ -621,15 +650,28 @@ def cross_entropy(
             f"there are logits for (batch, tokens) = {tuple(logits.shape[:2])} but targets of "
             f"shape {tuple(targets.shape)}"
         )
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
     count = (targets != ignored).sum()
     if _is_zero(count):
         raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
-    # A mean over many tokens in half precision would be rounded, or overflow.
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     loss = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=ignored, reduction=reduction
+        at_least_float32(logits).flatten(0, 1),
+        targets.flatten(),
+        ignore_index=ignored,
+        reduction=reduction,
     )
     return loss if reduction == "mean" else (loss, count)
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits for sums over the vocabulary or over tokens: half precision would round, or overflow.
+
+    Example:
+        >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def count_positions(
@@ -679,6 +721,30 @@ def check_length(n_tokens: int, max_tokens: int) -> None:
     """
     if n_tokens > max_tokens:
         raise ValueError(f"the model takes at most {max_tokens} tokens, got {n_tokens}")
+
+
+def check_new_tokens(n_tokens: int) -> None:
+    """Refuse to add a negative number of tokens.
+
+    Example:
+        >>> check_new_tokens(-1)
+        Traceback (most recent call last):
+        ValueError: n_tokens must not be negative, got -1
+    """
+    if n_tokens < 0:
+        raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
+
+
+def check_id(name: str, token_id: int, vocab_size: int) -> None:
+    """Refuse a token that can't occur: waiting for it would never end.
+
+    Example:
+        >>> check_id("end_id", 50, 50)
+        Traceback (most recent call last):
+        ValueError: end_id must be in 0 … 49, got 50
+    """
+    if not 0 <= token_id < vocab_size:
+        raise ValueError(f"{name} must be in 0 … {vocab_size - 1}, got {token_id}")
 
 
 def _is_zero(count: Tensor) -> bool:

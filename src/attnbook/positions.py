@@ -201,6 +201,14 @@ class RotaryScaling:
     low: float = 1.0
     high: float = 4.0
 
+    def __post_init__(self) -> None:
+        """Refuse what would give angles that are infinite, NaN or turned around."""
+        if not (self.factor > 0 and self.low < self.high):
+            raise ValueError(
+                "factor must be positive and low below high, got "
+                f"factor={self.factor}, low={self.low} and high={self.high}"
+            )
+
     def apply(self, frequencies: Float[Tensor, "half"]) -> Float[Tensor, "half"]:
         """The frequencies that take the place of these."""
         if self.original_tokens is None:
@@ -248,6 +256,14 @@ class Rotary(Position):
     base: float = 10000.0
     fraction: float = 1.0
     scaling: RotaryScaling | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a base whose angles are NaN, and a share that is none."""
+        if not (self.base > 0 and 0 < self.fraction <= 1):
+            raise ValueError(
+                "base must be positive, and fraction above 0 and at most 1, got "
+                f"base={self.base} and fraction={self.fraction}"
+            )
 
     def rotate(
         self,
