@@ -11,6 +11,8 @@ from subprocess import PIPE, CompletedProcess
 
 import pytest
 
+from attnbook.book import studies
+
 CODE = '''"""Which is longer?"""
 
 import random
@@ -127,23 +129,77 @@ def test_record_of_other_code_is_stale_and_made_again(record):
     assert python(READ).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("new", "kept"),
-    [("for i in range(0, steps)", True), ("for i in range(1, steps + 1)", False)],
-    ids=["the same numbers", "other numbers"],
-)
-def test_rewritten_code_keeps_a_record_only_if_no_number_changed(new, kept, record):
+@pytest.fixture
+def committed(record: Path) -> Path:
+    """Two studies with records in a repository; each row says that it ran, and by which code."""
+    code = record.with_suffix(".py")
+    says = f"    open({str(Path('ran').resolve())!r}, 'a').write(f'{{case}} before\\n')\n"
+    edit(code, "    numbers =", f"{says}    numbers =")
+    shutil.copy(code, "studies/width.py")
+    for name in ("length", "width"):
+        content = json.loads(record.read_text()) | {"code": studies.study_code(Path(), name)}
+        studies._write_record(name, content)
+    commit()
+    return record
+
+
+def commit() -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "before"]):
         subprocess.run([*git, *command], check=True)
-    rows = json.loads(record.read_text())["rows"]
-    edit(record.with_suffix(".py"), "for i in range(steps)", new)
+
+
+def same_as_head() -> tuple[CompletedProcess[str], list[str]]:
+    """``make studies SAME_AS=HEAD``, and the rows that it ran."""
+    Path("ran").write_text("")
+    result = python(MAKE.replace("'studies'", "'studies', '--same-as', 'HEAD'"))
+    return result, sorted(Path("ran").read_text().splitlines())
+
+
+def test_rewritten_code_that_gives_the_recorded_numbers_keeps_the_record(committed):
+    rows = json.loads(committed.read_text())["rows"]
+    edit(committed.with_suffix(".py"), "before", "after")
     assert "is stale" in python(READ).stderr
-    same = python(MAKE.replace("'studies'", "'studies', '--same-as', 'HEAD'"))
-    assert (same.returncode == 0) == kept, same.stderr
-    assert ("is stale" not in python(READ).stderr) == kept
-    assert kept or "other numbers than at HEAD: [['length', 'long', 0]" in same.stderr
-    assert json.loads(record.read_text())["rows"] == rows
+    same, ran = same_as_head()
+    assert same.returncode == 0, same.stderr
+    assert ran == ["long after", "short after"]  # the first row of each case, by today's code
+    assert python(READ).returncode == 0
+    assert json.loads(committed.read_text())["rows"] == rows
+
+
+def test_rewritten_code_that_gives_other_numbers_keeps_only_the_other_records(committed):
+    before = committed.read_text()
+    for name in ("length", "width"):
+        edit(Path(f"studies/{name}.py"), "before", "after")
+    edit(committed.with_suffix(".py"), "for i in range(steps)", "for i in range(1, steps + 1)")
+    same, ran = same_as_head()
+    assert same.returncode == 1
+    assert "other numbers than at HEAD: [('length', 'long', 0), ('length', 'short', 0)" in (
+        same.stderr
+    )
+    assert ran == 2 * ["long after"] + ["long before"] + 2 * ["short after"] + ["short before"]
+    assert committed.read_text() == before
+    assert "width: the same numbers, record kept" in same.stdout
+    again, ran = same_as_head()
+    assert again.returncode == 1
+    assert ran == []  # what was run is kept
+
+
+def test_record_of_another_processor_is_kept_if_both_codes_agree_here(committed):
+    content = json.loads(committed.read_text())
+    content["rows"][0]["numbers"]["step 0"] += 1e-9
+    studies._write_record("length", content)
+    commit()
+    edit(committed.with_suffix(".py"), "before", "after")
+    same, ran = same_as_head()
+    assert same.returncode == 0, same.stderr
+    assert ran == ["long after", "short after", "short before"]  # only what is not as recorded
+    assert json.loads(committed.read_text())["rows"] == content["rows"]
+
+
+def test_unknown_study_can_not_be_kept(committed):
+    kept = python(MAKE.replace("'studies'", "'studies', 'depth', '--same-as', 'HEAD'"))
+    assert "there is no study 'depth'; there are length, width" in kept.stderr
 
 
 def test_replay_that_disagrees_is_an_error(record):

@@ -469,7 +469,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "chapters":
             write_chapters(options.only)
         elif options.command == "studies" and options.same_as:
-            keep_records(options.same_as)
+            keep_records(options.same_as, options.only)
         elif options.command == "studies":
             make_records(options.only)
         else:

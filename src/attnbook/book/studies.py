@@ -44,6 +44,10 @@ REPLAY_KEY = "attnbook_replay"
 
 Numbers = dict[str, Any]
 """What a run returns: name -> number, or list of numbers."""
+Job = tuple[str, str, int]
+"""A study, a case and a seed."""
+Rows = dict[tuple[str, int], dict[str, Any]]
+"""Case and seed -> a row of a record."""
 
 
 class StudyError(Exception):
@@ -287,30 +291,12 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
         raise StudyError(
             f"no study is called {' or '.join(unknown)}; there are {', '.join(names(root))}"
         )
-    jobs, rows, codes = [], {}, {}
-    for name in only or (names(root) if among is None else among):
-        if not only:
-            try:
-                checked_record(root, name, record_path(name))
-                continue
-            except StudyError:
-                pass
-        codes[name] = study_code(root, name)
-        rows[name] = _kept(name, codes[name])
-        jobs += [(name, *row) for row in wanted(name) if row not in rows[name]]
-    if not rows:
+    chosen = only or [n for n in (names(root) if among is None else among) if _stale(root, n)]
+    if not chosen:
         print("All studies are up to date")
         return
-    print(f"{', '.join(rows)}: {len(jobs)} rows to run", flush=True)
-    errors = []
-    for (name, case, seed), row in _run_all(jobs):
-        if isinstance(row, Exception):
-            errors.append(f"study {name}, {case!r}, seed {seed}: {type(row).__name__}: {row}")
-            continue
-        rows[name][case, seed] = row
-        write_whole(
-            _partial(name), json.dumps({"code": codes[name], "rows": [*rows[name].values()]})
-        )
+    codes = {name: study_code(root, name) for name in chosen}
+    rows, errors = _run_missing([(name, *row) for name in chosen for row in wanted(name)], codes)
     for name, found in rows.items():
         if all(each in found for each in wanted(name)):
             if study_code(root, name) != codes[name]:
@@ -321,63 +307,108 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
         raise StudyError("\n".join(errors))
 
 
-FIRST_ROWS = """
-import json, sys
-from attnbook.book.studies import _run_all, wanted
-jobs = {}
-for name in sys.argv[1:]:
-    for case, seed in wanted(name):
-        jobs.setdefault((name, case), (name, case, seed))
-rows = []
-for job, row in _run_all(list(jobs.values())):
-    if isinstance(row, Exception):
-        raise row
-    rows.append([*job, row["numbers"]])
-print(json.dumps(sorted(rows, key=str)))
-"""
+def _run_missing(
+    jobs: Sequence[Job], codes: dict[str, dict[str, str]]
+) -> tuple[dict[str, Rows], list[str]]:
+    """The rows of each study, those that an earlier call has left and those run now; and errors."""
+    rows = {name: _kept(name, code) for name, code in codes.items()}
+    missing = [job for job in jobs if job[1:] not in rows[job[0]]]
+    print(f"{', '.join(rows)}: {len(missing)} rows to run", flush=True)
+    errors = []
+    for (name, case, seed), row in _run_all(missing):
+        if isinstance(row, Exception):
+            errors.append(f"study {name}, {case!r}, seed {seed}: {type(row).__name__}: {row}")
+            continue
+        rows[name][case, seed] = row
+        left = {"code": codes[name], "rows": [*rows[name].values()]}
+        write_whole(_partial(name), json.dumps(left))
+    return rows, errors
 
 
-def keep_records(commit: str) -> None:
+def keep_records(commit: str, only: Sequence[str] = ()) -> None:
     """Keep stale records whose code was rewritten since ``commit`` without changing a number.
 
-    The first row of each case is run twice here, by the code of that commit and by today's. If all
-    are the same to the last bit, the record stands, under today's code.
+    The first row of each case is run. What is not, to the last bit, what is recorded (nothing is,
+    on a processor that rounds otherwise) is run by the code of that commit, too, and has to equal
+    that. Then the record stands, under today's code.
 
     Raises:
-        StudyError: if a record is not of that commit's code, or a number differs.
+        StudyError: if a record is not of that commit's code, or a number differs; the others are
+            kept.
     """
     root = Path()
-    stale = [n for n in names(root) if _stale(root, n)]
+    stale = [name for name in only or names(root) if _stale(root, name)]
     if not stale:
         print("All studies are up to date")
         return
+    codes = {name: study_code(root, name) for name in stale}
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "--detach", old, commit], check=True)
         try:
-            for name in stale:
-                checked_record(old, name, record_path(name))
-            git = ["git", "-C", str(old), "rev-parse", "HEAD"]
-            head = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-            kept = PARTIAL / f"{head}.json"  # for the next try, if a number differs
-            before = json.loads(kept.read_text()) if kept.exists() else []
-            if missing := sorted(set(stale) - {row[0] for row in before}):
-                before += _first_rows(old, missing)
-                write_whole(kept, json.dumps(before))
+            records = {name: checked_record(old, name, record_path(name)) for name in stale}
+            first = _first_rows(records)
+            rows, errors = _run_missing([*first], codes)
+            if errors:
+                raise StudyError("\n".join(errors))
+            today = {job: rows[job[0]][job[1:]]["numbers"] for job in first}
+            doubted = [job for job in first if today[job] != first[job]["numbers"]]
+            before = _run_by(old, doubted) if doubted else {}
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", old], check=True)
-    before = sorted((row for row in before if row[0] in stale), key=str)
-    after = _first_rows(root.resolve(), stale)
-    if off := [a[:3] for a, b in zip(before, after, strict=True) if a != b]:
+    off = [job for job in doubted if today[job] != before[job]]
+    for name in sorted({*stale} - {name for name, _, _ in off}):
+        _write_record(name, records[name] | {"code": codes[name]})
+        print(f"{name}: the same numbers, record kept", flush=True)
+    if off:
         raise StudyError(f"other numbers than at {commit}: {off}; run: make studies")
-    for name in stale:
-        record = json.loads(record_path(name).read_text(encoding="utf-8"))
+
+
+def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]:
+    """The first row of each case, the longest first, so that two workers end together."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, record in records.items():
         if [(row["case"], row["seed"]) for row in record["rows"]] != wanted(name):
             raise StudyError(f"study {name} has other cases or seeds now; run: make studies")
-        record["code"] = study_code(root, name)
-        _write_record(name, record)
-        print(f"{name}: the same numbers, record kept", flush=True)
-    kept.unlink()
+        for row in record["rows"]:
+            found.setdefault((name, row["case"]), row)
+    longest = sorted(found.items(), key=lambda item: -item[1]["seconds"])
+    return {(name, case, row["seed"]): row for (name, case), row in longest}
+
+
+RUN_ROWS = """
+import json, sys
+from attnbook.book.studies import _run_all
+for job, row in _run_all(json.loads(sys.argv[1])):
+    if isinstance(row, Exception):
+        raise row
+    print(json.dumps([job, row["numbers"]]), flush=True)
+"""
+
+
+def _run_by(root: Path, jobs: Sequence[Job]) -> dict[Job, Numbers]:
+    """The numbers of some rows by another checkout's code, kept for the next call as they come."""
+    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    head = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    path = PARTIAL / f"{head}.json"
+    found = json.loads(path.read_text()) if path.exists() else []
+    kept = {tuple(job) for job, _ in found}
+    missing = [job for job in jobs if job not in kept]
+    print(f"By the code of {head[:7]}: {len(missing)} rows to run", flush=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_ROWS, json.dumps(missing)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found.append(json.loads(line))
+            write_whole(path, json.dumps(found))
+    if process.returncode:
+        raise StudyError(f"the code of {head[:7]} did not run here: see above")
+    return {tuple(job): numbers for job, numbers in found}
 
 
 def _stale(root: Path, name: str) -> bool:
@@ -388,24 +419,11 @@ def _stale(root: Path, name: str) -> bool:
     return False
 
 
-def _first_rows(root: Path, names: list[str]) -> list[list[Any]]:
-    print(f"The first row of each case, in {root}", flush=True)
-    result = subprocess.run(
-        [sys.executable, "-c", FIRST_ROWS, *names],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    rows: list[list[Any]] = json.loads(result.stdout)
-    return rows
-
-
 def _partial(name: str) -> Path:
     return PARTIAL / str(shift()) / f"{name}.rows.json"
 
 
-def _kept(name: str, code: dict[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
+def _kept(name: str, code: dict[str, str]) -> Rows:
     """The rows that an earlier call has left of this code."""
     try:
         partial = json.loads(_partial(name).read_text(encoding="utf-8"))
@@ -432,7 +450,6 @@ def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> No
         "rows": rows,
     }
     _write_record(name, record)
-    _partial(name).unlink(missing_ok=True)
 
 
 def _write_record(name: str, record: dict[str, Any]) -> None:
@@ -441,11 +458,10 @@ def _write_record(name: str, record: dict[str, Any]) -> None:
     head, tail = json.dumps(record | {"rows": ["ROWS"]}, indent=1).split('"ROWS"')
     lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
     write_whole(record_path(name), f"{head}{lines}{tail}\n")
+    _partial(name).unlink(missing_ok=True)
 
 
-def _run_all(
-    jobs: list[tuple[str, str, int]],
-) -> Iterable[tuple[tuple[str, str, int], dict[str, Any] | Exception]]:
+def _run_all(jobs: Sequence[Job]) -> Iterable[tuple[Job, dict[str, Any] | Exception]]:
     workers = int(os.environ.get("WORKERS", os.cpu_count() or 1))
     pool = ProcessPoolExecutor(
         workers,
