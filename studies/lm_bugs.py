@@ -1,4 +1,7 @@
-"""A small language model, right and with a bug: what does its loss show?"""
+"""A small language model, correct and with a bug: what does its loss show?"""
+
+from functools import partial
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +22,7 @@ from studies.lm_text import (
 
 LENGTH, BATCH, STEPS, RATE, WARMUP = 64, 12, 300, 4e-3, 30
 SIZE = {"d_model": 96, "n_heads": 4, "n_layers": 2}
-WINDOWS, PADDING = 40, 16
+WINDOWS, PADDING = 20, 16
 EVERY = 10  # the curve is the mean of so many steps
 
 
@@ -170,7 +173,7 @@ BUGS = {
     "positions restart": PositionsRestart,
     "padding not masked": PaddingNotMasked,
 }
-SEEDS = dict.fromkeys(["right", *BUGS], 5)
+SEEDS = dict.fromkeys(["correct", *BUGS], 5)
 
 
 def plant(model, bug):
@@ -183,50 +186,53 @@ def plant(model, bug):
 
 @torch.no_grad()
 def alone(model, ids, targets):
-    """Loss of each token, predicted from the tokens before it alone."""
-    logits = [model(ids[:, :n], at=-1) for n in range(1, ids.shape[1] + 1)]
-    return F.cross_entropy(torch.stack(logits, -1), targets).item()
+    """Loss of each token of one text, predicted from those before it.
+
+    Nothing else is there: neither later tokens nor other texts.
+    """
+    logits = [model(ids[None, :n], at=-1) for n in range(1, len(ids) + 1)]
+    return F.cross_entropy(torch.cat(logits), targets).item()
 
 
-def behind_padding(model, rows):
+def behind_padding(model):
     """Reads one token after another, with a cache.
 
     Padding comes first, as in a batch with a longer beginning.
     """
     cache = model.new_cache()
 
-    def read(ids):
+    def read(token):
         n = len(cache[0]) + 1
-        real = (torch.arange(n) >= PADDING).expand(rows, n)
-        return model(ids[:, None], padding_mask=real, cache=cache, at=-1)
+        real = (torch.arange(n) >= PADDING)[None]
+        return model(token[None, None], padding_mask=real, cache=cache, at=-1)
 
     for _ in range(PADDING):
-        read(torch.zeros(rows, dtype=torch.long))
+        read(torch.tensor(0))
     return read
 
 
 @torch.no_grad()
 def written(model, ids, targets):
-    """Loss of each token, predicted as the model writes."""
-    read = behind_padding(model, len(ids))
-    logits = [read(ids[:, t]) for t in range(ids.shape[1])]
-    return F.cross_entropy(torch.stack(logits, -1), targets).item()
+    """Loss of each token of one text, predicted as the model generates."""
+    read = behind_padding(model)
+    logits = [read(token) for token in ids]
+    return F.cross_entropy(torch.cat(logits), targets).item()
 
 
 @torch.no_grad()
 def text_of(model, n_tokens=48):
-    read, choose = behind_padding(model, 1), drawn(temperature=0.8)
+    read, choose = behind_padding(model), drawn(temperature=0.8)
     draws = torch.Generator().manual_seed(0)
     ids = tokenizer().encode(PROMPT).ids
     for _ in range(n_tokens):
-        logits = read(torch.tensor(ids[-1:]))
+        logits = read(torch.tensor(ids[-1]))
         ids += choose(logits, ids, draws).tolist()
     return tokenizer().decode(ids)
 
 
 def run(seed, case, steps=STEPS):
     model = make_model(seed, **SIZE)
-    if case != "right":
+    if case != "correct":
         plant(model, BUGS[case])
     history = train(
         model,
@@ -245,7 +251,7 @@ def run(seed, case, steps=STEPS):
         "first losses": history.losses[:10],
         "curve": [round(each, 4) for each in curve.tolist()],
         "held out": held_out,
-        "alone": alone(model, ids, targets),
-        "written": written(model, ids, targets),
+        "alone": fmean(map(partial(alone, model), ids, targets)),
+        "written": fmean(map(partial(written, model), ids, targets)),
         "text": text_of(model),
     }
