@@ -18,8 +18,14 @@ except ModuleNotFoundError:  # no bar is no reason not to train
 _bars: list[Any] = []
 
 
+def writable(text: str, stream: TextIO) -> str:
+    """The text, with the numbers of those letters that the stream's encoding lacks."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def say(text: str, *, error: bool = False) -> None:
-    """Print above the bar what the output can take; letters that it lacks as their numbers.
+    """Print above the bar what the output can take.
 
     Args:
         text: to print.
@@ -32,11 +38,10 @@ def say(text: str, *, error: bool = False) -> None:
     stream = sys.stderr if error else sys.stdout
     if stream is None:
         return
-    encoding = stream.encoding or "utf-8"
     for each in _bars:
         each.clear()
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        print(writable(text, stream), file=stream, flush=True)
     except (OSError, ValueError):
         # A closed pipe, a full disk, a terminal that went away. At its end, Python would write the
         # rest again, and that it can't would be how the command ended.
