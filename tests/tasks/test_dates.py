@@ -200,6 +200,12 @@ def test_unknown_characters_are_one_token_each(task: DatesTask) -> None:
     assert task.decode(ids) == ["5 \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} 2024"]
 
 
+@pytest.mark.parametrize("wrong", [-100, 1000])
+def test_ids_that_are_no_tokens_are_not_read(task: DatesTask, wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"ids must be tokens, 0 to \d+, got {wrong}"):
+        task.decode(torch.tensor([[4, wrong]]))
+
+
 def test_every_character_of_new_formats_is_known(task: DatesTask) -> None:
     for locale in LOCALES:
         for form in FORMATS + NEW_FORMATS:

@@ -1,4 +1,5 @@
 import hashlib
+import random
 import re
 import string
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from attnbook.tasks import TextTask, bpe_tokenizer, python_topics, read_text, word_tokenizer
-from attnbook.tasks.text import UNKNOWN, fingerprint
+from attnbook.tasks.text import LONGEST, UNKNOWN, fingerprint, read_tokenizer
 
 TEXT = "To be, or not to be: that is the question. " * 20
 
@@ -50,8 +51,16 @@ def test_file_is_read_as_utf8(tmp_path: Path) -> None:
     [
         (b"", "expected a file with text, got .*text.txt, which is empty"),
         (b" \n\t", "expected a file with text, got .*text.txt, which is empty"),
-        (b"abc\xffd", "expected UTF-8 text, got .*text.txt with byte 0xff at offset 3"),
+        (
+            b"abc\xffd",
+            "expected UTF-8 text, got .*text.txt with byte 0xff at offset 3; if it is LA",
+        ),
         (b"\xef\xbb\xbfabc\xffd", "got .*text.txt with byte 0xff at offset 6"),
+        ("naïve".encode("latin1"), "if it is LATIN1 text, make it UTF-8: iconv -f LATIN1 -t UTF-8"),
+        ("abc".encode("utf-16"), "if it is UTF-16 text, make it UTF-8: iconv -f UTF-16 -t UTF-8"),
+        ("abc".encode("utf-16-le"), "byte 0x0 at offset 1; if it is UTF-16 text, make it UTF-8"),
+        ("abc".encode("utf-16-be"), "byte 0x0 at offset 0; if it is UTF-16 text, make it UTF-8"),
+        (b"\x7fELF\x02\x00", "expected UTF-8 text, got .*text.txt with byte 0x0 at offset 5"),
         (b"\xef\xbb\xbf \n", "expected a file with text, got .*text.txt, which is empty"),
     ],
 )
@@ -60,6 +69,11 @@ def test_file_without_utf8_text_is_refused(tmp_path: Path, content: bytes, messa
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_text(file)
+
+
+def test_lines_end_in_one_way(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"a\r\nb\rc\n\x0cd\xe2\x80\xa8e\n")
+    assert read_text(tmp_path / "text.txt") == "a\nb\nc\n\x0cd\u2028e\n"
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -123,6 +137,30 @@ def test_merges_make_texts_shorter() -> None:
     assert lengths[0] == len(TEXT.encode())
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[2] < lengths[1] < lengths[0]
+
+
+def test_run_without_spaces_is_cut() -> None:
+    # With one piece of 100,000 letters, this takes four seconds; of 400,000, it takes 32.
+    text = "".join(random.Random(0).choices("ACGT", k=3 * LONGEST + 5))
+    tokenizer = bpe_tokenizer(text, 300)
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str("a long\nword " + "é" * LONGEST)
+    assert [piece for piece, _ in pieces[:4]] == ["a", "Ġlong", "Ċ", "word"]
+    assert [len(piece) for piece, _ in pieces[4:]] == [LONGEST, LONGEST, 1]
+    assert tokenizer.decode(tokenizer.encode("é" * LONGEST).ids) == "é" * LONGEST
+
+
+def test_tokenizer_of_a_file_neither_truncates_nor_pads(tmp_path: Path) -> None:
+    tokenizer = bpe_tokenizer(TEXT, 300)
+    ids = tokenizer.encode(TEXT).ids
+    tokenizer.enable_truncation(10)
+    tokenizer.enable_padding(length=1000)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert read_tokenizer(tmp_path / "tokenizer.json").encode(TEXT).ids == ids
+    for name in ("missing.json", "broken.json"):
+        (tmp_path / "broken.json").write_text("{")
+        with pytest.raises(ValueError, match=f"expected a tokenizer in .*{name}, got: "):
+            read_tokenizer(tmp_path / name)
 
 
 @pytest.mark.parametrize(("build", "least"), [(word_tokenizer, 2), (bpe_tokenizer, 256)])

@@ -104,6 +104,14 @@ def test_accuracy_leaves_out_what_the_loss_leaves_out() -> None:
         accuracy(model, ids, torch.full_like(ids, -100))
 
 
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_accuracy_refuses_targets_that_are_no_tokens(wrong: int) -> None:
+    ids = torch.randint(5, (2, 4))
+    targets = ids.masked_fill(torch.eye(2, 4, dtype=torch.bool), wrong)
+    with pytest.raises(ValueError, match=r"must be tokens, 0 to 4, or -100, got -?\d to \d"):
+        accuracy(Encoder(SMALL), ids, targets)
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("shape", [(1, 4), (4,), (2, 1), ()])
 def test_accuracy_refuses_targets_of_another_shape(shape: tuple[int, ...]) -> None:

@@ -102,22 +102,67 @@ def test_checkpoint_of_another_model_of_the_same_shapes_is_refused(tmp_path: Pat
         load_model(tmp_path, Encoder(MODEL))
 
 
+@pytest.mark.parametrize("frozen", [(0,), (1, 2)])
+@pytest.mark.parametrize("is_frozen_first", [True, False])
+def test_checkpoint_with_other_parameters_trained_is_refused(
+    tmp_path: Path, frozen: tuple[int, ...], is_frozen_first: bool
+) -> None:
+    stack(2, tmp_path, frozen if is_frozen_first else ())
+    there, here = ("frozen", "trained") if is_frozen_first else ("trained", "frozen")
+    message = f"its {frozen[0]}.weight is {there}, and here it is {here}"
+    with pytest.raises(ValueError, match=message):
+        stack(4, tmp_path, () if is_frozen_first else frozen)
+
+
+def test_frozen_parameters_stay_and_the_others_resume(tmp_path: Path) -> None:
+    (whole, model), _ = stack(4, None, (1,)), stack(2, tmp_path, (1,))
+    resumed, again = stack(4, tmp_path, (1,))
+    assert resumed == whole
+    assert not different(model.state_dict(), again.state_dict())
+    assert different(model.state_dict(), stack(4, None, ())[1].state_dict())
+    moments = files.read(tmp_path / "checkpoint.safetensors")[0]
+    assert {"adam.0.weight.exp_avg", "adam.2.bias.exp_avg_sq"} <= moments.keys()
+    assert not any(name.startswith("adam.1.") for name in moments)
+    load_model(tmp_path, stack(1, None, ())[1])  # which parameters were trained does not matter
+
+
+def stack(n_steps: int, folder: Path | None, frozen: tuple[int, ...]) -> tuple[History, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    for layer in frozen:
+        model[layer].requires_grad_(False)
+    history = train(
+        model,
+        lambda generator: (torch.randn(8, 4, generator=generator),),
+        TrainingConfig(n_steps, 0.01, weight_decay=0.1),
+        loss=lambda model, x: ((model(x) - x).square().sum(), len(x)),
+        folder=folder,
+    )
+    return history, model
+
+
 def test_file_that_is_no_checkpoint_of_this_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    files.write(path, {}, {"format": "attnbook training 0"})
-    with pytest.raises(ValueError, match="has the format 'attnbook training 0', expected 'attnbo"):
+    files.write(path, {}, {"format": "attnbook training 1"})
+    with pytest.raises(ValueError, match=r"format 'attnbook training 1', .*; another version of"):
         run(folder=tmp_path)
     path.write_bytes(b"half a f")
     with pytest.raises(ValueError, match="is not a safetensors file"):
         run(folder=tmp_path)
 
 
-def test_folder_that_cannot_be_written_is_found_before_the_first_step(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_found_at_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "run").touch()  # root may write into any folder, but not below a file
     with pytest.raises(
-        OSError, match=r"after 0 steps can't be written \(.*\); none is: .*run/chec"
+        OSError, match=r"after 1 steps can't be written \(.*\); none is: .*run/chec"
     ):
         run(folder=tmp_path / "run")
+
+
+def test_nothing_is_written_before_a_step_has_worked(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ended too soon"):
+        run(folder=tmp_path / "run", fail_at=2)
+    assert not (tmp_path / "run").exists()
 
 
 FULL = """
@@ -141,7 +186,7 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         check=False,
     )
     message = (
-        "the checkpoint after 10 steps can't be written (File too large); the last one is kept"
+        "the checkpoint after 11 steps can't be written (File too large); the last one is kept"
     )
     assert message in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from spawned import different
 from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from worker import MODEL, padded_batch
 
 from attnbook import Encoder, LanguageModel, ModelConfig, Transformer, TransformerConfig
@@ -119,15 +121,83 @@ def test_loss_that_is_not_finite_stops_with_the_step() -> None:
 
 
 def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
-    model = nn.Linear(1, 1, bias=False)
+    model, powers = nn.Linear(1, 1, bias=False), iter([1.0, 0.5])
 
     def loss(model: nn.Module) -> tuple[Tensor, int]:
-        return (model.weight - model.weight.detach()).sqrt().sum(), 1  # 0; its gradient is infinite
+        # Twice 0; the second time, its gradient is infinite.
+        return ((model.weight - model.weight.detach()) ** next(powers)).sum(), 1
 
-    with pytest.raises(FloatingPointError, match="weight is no longer finite after 1 steps"):
-        train(model, lambda generator: (), TrainingConfig(1, 0.01), loss=loss, folder=tmp_path)
+    with pytest.raises(FloatingPointError, match="weight is no longer finite after 2 steps"):
+        train(model, lambda generator: (), TrainingConfig(2, 0.01), loss=loss, folder=tmp_path)
     load_model(tmp_path, model)
     assert model.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_error_of_a_model_in_half_precision_says_what_helps(dtype: torch.dtype) -> None:
+    def loss(model: nn.Module) -> tuple[Tensor, int]:
+        return model.weight.sum() * math.inf, 1
+
+    model = nn.Linear(1, 1, dtype=dtype)
+    with pytest.raises(FloatingPointError, match=f"in {dtype}: keep .* in float32 and take bfloat"):
+        train(model, lambda generator: (), TrainingConfig(2, 0.01), loss=loss)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_gradients_of_a_look_do_not_enter_the_first_step(shards: int) -> None:
+    model, config = LanguageModel(MODEL), TrainingConfig(3, 0.01, shards=shards, clip=1.0)
+    looked_at = copy.deepcopy(model)
+    looked_at.loss(*padded_batch(Generator())).backward()
+    assert train(looked_at, padded_batch, config) == train(model, padded_batch, config)
+    assert not different(model.state_dict(), looked_at.state_dict())
+
+
+def test_shard_without_targets_adds_nothing() -> None:
+    def loss(model: nn.Module, n: Tensor) -> tuple[Tensor, Tensor]:
+        return (model.weight * n).sum(), n
+
+    def numbers_of_targets(*numbers: int) -> nn.Module:
+        model, numbers_left = nn.Linear(1, 1, bias=False), iter(numbers)
+        nn.init.ones_(model.weight)
+        config = TrainingConfig(1, 0.1, shards=len(numbers), eps=1.0)
+        train(model, lambda generator: (torch.tensor(next(numbers_left)),), config, loss=loss)
+        return model.weight
+
+    assert numbers_of_targets(3, 0).equal(numbers_of_targets(3))
+    assert numbers_of_targets(0, 3).equal(numbers_of_targets(3))
+    for numbers in ((0,), (0, 0)):
+        with pytest.raises(ValueError, match=f"no target is left at step 1, in {len(numbers)} sha"):
+            numbers_of_targets(*numbers)
+
+
+def test_list_of_tensors_is_a_batch() -> None:
+    model, config = LanguageModel(MODEL), TrainingConfig(2, 0.01)
+    again = copy.deepcopy(model)
+    listed = train(again, lambda generator: list(padded_batch(generator)), config)
+    assert listed == train(model, padded_batch, config)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("kind", ["Tensor", "dict"])
+def test_batch_that_is_no_tuple_is_refused(kind: str) -> None:
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    batch = {"Tensor": ids, "dict": {"ids": ids, "targets": ids}}[kind]
+    with pytest.raises(TypeError, match=f"must make a tuple of tensors, .* got a {kind}"):
+        train(LanguageModel(MODEL), lambda generator: batch, TrainingConfig(1, 0.01))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_data_loader_in_place_of_a_function_is_refused() -> None:
+    data = DataLoader(TensorDataset(torch.zeros(4, 3)))
+    for given, kind in ((data, "DataLoader"), (iter([]), "list_iterator")):
+        with pytest.raises(TypeError, match=f"next_batch must be a function .* got a {kind}: of a"):
+            train(LanguageModel(MODEL), given, TrainingConfig(1, 0.01))
+
+
+@pytest.mark.parametrize("name", ["evaluate_every", "save_every"])
+def test_steps_between_must_be_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
+        train(LanguageModel(MODEL), padded_batch, TrainingConfig(1, 0.01), **{name: 0})
 
 
 def test_evaluated_sees_each_evaluation_and_the_lowest_so_far() -> None:
@@ -157,6 +227,15 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.Mon
         ({"warmup": -1}, "warmup must not be negative, got -1"),
         ({"shards": 0}, "shards must be positive, got 0"),
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
+        ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
+        ({"steps": 2.5}, "steps must be an integer, got 2.5"),
+        ({"seed": -1}, "seed must be at least 0 and below 2.*64, got -1"),
+        ({"seed": 2**64}, "seed must be at least 0 and below 2.*64, got 18446744073709551616"),
+        ({"clip": 0.0}, "clip must be positive, or None for no limit, got 0.0"),
+        ({"clip": -1.0}, "clip must be positive, or None for no limit, got -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas must be at least 0 and below 1, got \(0.9, 1.0\)"),
+        ({"eps": 0.0}, "eps must be positive, got 0.0"),
         ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
     ],
 )
@@ -164,6 +243,23 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.Mon
 def test_configurations_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**{"steps": 5, "learning_rate": 0.01, **options})
+
+
+@pytest.mark.parametrize("step", [0, 6])
+def test_there_is_no_rate_of_a_step_that_is_not_taken(step: int) -> None:
+    with pytest.raises(ValueError, match=f"there are steps 1 to 5, got {step}"):
+        TrainingConfig(5, 0.01, schedule="cosine").rate(step)
+
+
+def test_what_is_not_a_number_is_not_the_lowest() -> None:
+    assert History(evaluations={1: math.nan, 2: 3.0, 3: math.nan, 4: 2.0}).step_with_lowest() == 4
+    assert History(evaluations={1: math.nan}).step_with_lowest() is None
+    assert History(evaluations={1: math.nan, 2: 0.5}).first_step_with(0.5) == 2
+
+
+def test_training_needs_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbook.training.progress.tqdm", None)
+    assert len(train(LanguageModel(MODEL), padded_batch, TrainingConfig(2, 0.01)).losses) == 2
 
 
 def test_history_draws_losses_and_evaluations() -> None:

@@ -1,15 +1,19 @@
 """Small real problems, and the training loop on them."""
 
-from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
-from attnbook.tasks.reversal import reversal_batch
-from attnbook.tasks.text import (
-    TextTask,
-    bpe_tokenizer,
-    python_topics,
-    read_text,
-    word_tokenizer,
-)
-from attnbook.tasks.training import accuracy, train
+try:
+    from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
+    from attnbook.tasks.reversal import reversal_batch
+    from attnbook.tasks.text import (
+        TextTask,
+        bpe_tokenizer,
+        python_topics,
+        read_text,
+        word_tokenizer,
+    )
+    from attnbook.tasks.training import accuracy, train
+except ModuleNotFoundError as error:
+    message = f'{error}: attnbook.tasks needs pip install "attnbook[tasks]"'
+    raise ModuleNotFoundError(message, name=error.name) from None
 
 __all__ = [
     "DatesTask",

@@ -180,12 +180,17 @@ class DatesTask:
     def decode(self, ids: Int64[Tensor, "batch tokens"]) -> list[str]:
         """Texts, without the special tokens; an unknown character is shown as one.
 
+        Raises:
+            ValueError: if an id is no token.
+
         Example:
             >>> task = DatesTask(size=1)
             >>> task.decode(task.encode_texts(["5 März 2024", "Ξ"]))
             ['5 März 2024', '�']
         """
         texts = ["", "", "", "\N{REPLACEMENT CHARACTER}", *self.characters]
+        if wrong := ids[(ids < 0) | (ids >= len(texts))].tolist():
+            raise ValueError(f"ids must be tokens, 0 to {len(texts) - 1}, got {wrong[0]}")
         return ["".join(texts[i] for i in row) for row in ids.tolist()]
 
     def _ids(self, text: str) -> list[int]:

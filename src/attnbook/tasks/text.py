@@ -1,19 +1,25 @@
 """Text to model: what Python itself ships, or any file; by words or by byte-pair encoding."""
 
+import codecs
 import hashlib
 import re
 from pathlib import Path
 
 import torch
 from jaxtyping import Int64
-from tokenizers import Regex, Tokenizer
+from tokenizers import Regex
+from tokenizers import Tokenizer as Tokenizer  # the commands take it from here
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE, WordLevel
 from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 from torch import Generator, Tensor
 
 UNKNOWN = "[unknown]"
+LONGEST = 1000
+"""Bytes of the longest piece that byte pairs are merged in: the time grows with its square. A word
+has fewer; a sequence of DNA, or a page of Chinese without a mark, has more."""
 
 
 def python_topics() -> str:
@@ -39,21 +45,29 @@ def read_text(path: str | Path) -> str:
     """The contents of a UTF-8 text file, without a byte order mark.
 
     Raises:
-        ValueError: if the file can't be read, is not UTF-8 or holds nothing but white space; the
-            message names the file.
+        ValueError: if the file can't be read, is not UTF-8, holds a zero byte as only binary files
+            do, or nothing but white space; the message names the file, and what would make it
+            UTF-8.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8").removeprefix("\N{BYTE ORDER MARK}")
+        content = Path(path).read_bytes()
+        text = content.decode().removeprefix("\N{BYTE ORDER MARK}")
     except OSError as error:
         raise ValueError(f"expected a readable text file, got {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
+        offset = error.start
+    else:
+        offset = content.find(0)
+    if offset >= 0:
+        is_utf16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or 0 in content[:2]
+        encoding = "UTF-16" if is_utf16 else "LATIN1"
         raise ValueError(
-            f"expected UTF-8 text, got {path} with byte {error.object[error.start]:#x} "
-            f"at offset {error.start}"
-        ) from error
+            f"expected UTF-8 text, got {path} with byte {content[offset]:#x} at offset {offset}; "
+            f"if it is {encoding} text, make it UTF-8: iconv -f {encoding} -t UTF-8"
+        )
     if not text.strip():
         raise ValueError(f"expected a file with text, got {path}, which is empty")
-    return text
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def fingerprint(text: str) -> str:
@@ -94,7 +108,8 @@ def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A byte-level byte-pair encoding trained on ``text``.
 
     It starts from the 256 bytes, so there is no text it can't write, and merges the most frequent
-    neighbours until there are ``vocab_size`` tokens or nothing is left to merge.
+    neighbours until there are ``vocab_size`` tokens or nothing is left to merge. It merges within
+    words, and within :data:`LONGEST` bytes of what has no spaces.
 
     Raises:
         ValueError: if ``text`` is empty or ``vocab_size`` is below 256.
@@ -108,15 +123,28 @@ def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """
     _check(text, vocab_size, 256)
     tokenizer = Tokenizer(BPE())
-    byte_level = ByteLevel(add_prefix_space=False)
-    tokenizer.pre_tokenizer = byte_level
-    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-
+    cut = Split(Regex(f".{{1,{LONGEST}}}"), behavior="isolated")
+    tokenizer.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), cut])
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=ByteLevel.alphabet(), show_progress=False
     )
     tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
+
+
+def read_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer in a ``tokenizer.json``, for texts of any length.
+
+    Raises:
+        ValueError: if there is none; the message names the file.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ValueError(f"expected a tokenizer in {path}, got: {error}") from None
+    tokenizer.no_truncation()  # which some files ask for, as padding
+    tokenizer.no_padding()
     return tokenizer
 
 

@@ -46,7 +46,7 @@ def train(
         The losses and evaluations.
 
     Raises:
-        ValueError: if ``steps`` or ``learning_rate`` is not positive.
+        ValueError: if a number is out of its range.
         FloatingPointError: if the loss is no longer finite; names the step, which is not taken.
 
     Example:
@@ -58,11 +58,12 @@ def train(
         >>> len(history.losses)
         3
     """
+    config = TrainingConfig(steps, learning_rate, seed, warmup)
     draws = Generator().manual_seed(seed)
     return training.train(
         model,
         lambda _: next_batch(draws),
-        TrainingConfig(steps, learning_rate, seed, warmup),
+        config,
         evaluate=evaluate,
         evaluate_every=evaluate_every,
         stop=None if stop_at is None else lambda h: h.first_step_with(stop_at) is not None,
@@ -75,9 +76,10 @@ def accuracy(
     """Share of tokens whose largest logit is the target, from 0 to 1; targets of −100 are left out.
 
     Raises:
-        ValueError: if the shapes differ, or all are left out.
+        ValueError: if the shapes differ, all are left out, or one is no token.
     """
-    best: Tensor = model(ids).argmax(-1)
+    logits: Tensor = model(ids)
+    best = logits.argmax(-1)
     if targets.shape != best.shape:
         raise ValueError(
             f"there are answers for (batch, tokens) = {tuple(best.shape)} but targets of shape "
@@ -86,4 +88,10 @@ def accuracy(
     asked = targets != -100
     if not asked.any():
         raise ValueError(f"no target is left: all {targets.numel()} are -100")
+    smallest, largest = targets[asked].aminmax()
+    if smallest < 0 or largest >= logits.shape[-1]:
+        raise ValueError(
+            f"targets must be tokens, 0 to {logits.shape[-1] - 1}, or -100, got {smallest} to "
+            f"{largest}"
+        )
     return (best == targets)[asked].double().mean().item()

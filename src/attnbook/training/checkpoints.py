@@ -1,6 +1,7 @@
 """Checkpoints: one file with all that the next step depends on, written whole."""
 
 import dataclasses
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,16 @@ from attnbook import files
 from attnbook.training.config import TrainingConfig
 from attnbook.training.history import History
 
-FORMAT = "attnbook training 1"
+FORMAT = "attnbook training 2"
 
 
 @dataclasses.dataclass
 class Checkpoint:
     """A training on disk: ``checkpoint.safetensors`` in a folder.
 
-    It holds the model's parameters, Adam's moments and the history as tensors, and the
-    configuration and a description of the model as JSON in the file's metadata. Each save replaces
-    the file at once, so there is always a whole one.
+    It holds the model's parameters, Adam's moments by the parameters' names and the history as
+    tensors, and the configuration and a description of the model as JSON in the file's metadata.
+    Each save replaces the file at once, so there is always a whole one.
 
     Example: see :func:`attnbook.training.loop.train`.
     """
@@ -49,14 +50,16 @@ class Checkpoint:
                     f"{name} is no longer finite after {len(history.losses)} steps"
                 )
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        order = self._in_adam()
         for i, state in self.adam.state_dict()["state"].items():
-            tensors |= {f"adam.{i}.{name}": t for name, t in state.items()}
+            tensors |= {f"adam.{order[i]}.{part}": t for part, t in state.items()}
         tensors["history.losses"] = torch.tensor(history.losses, dtype=torch.float64)
         tensors["history.targets"] = torch.tensor(history.targets, dtype=torch.int64)
         metadata = {
             "format": FORMAT,
             "config": json.dumps(dataclasses.asdict(self.config)),
             "model": json.dumps(describe(self.model)),
+            "trained": json.dumps(self._trained()),
             "evaluations": json.dumps(history.evaluations),
         }
         try:
@@ -79,19 +82,21 @@ class Checkpoint:
         """Put model and optimizer into the saved state, and return the history.
 
         Raises:
-            ValueError: if it is no checkpoint of this format, or one of another model or
-                configuration: names the first difference.
+            ValueError: if it is no checkpoint of this format, or one of another model, of other
+                trained parameters or another configuration: names the first difference.
         """
         tensors, metadata = files.read(self.path)
         _check_format(self.path, metadata)
         _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
+        _check_same(self.path, json.loads(metadata["trained"]), self._trained())
         config = json.dumps(dataclasses.asdict(self.config))
         _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
         self.model.load_state_dict(_below("model", tensors))
+        order = self._in_adam()
         state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _below("adam", tensors).items():
-            i, part = name.split(".")
-            state.setdefault(int(i), {})[part] = tensor
+        for moment, tensor in _below("adam", tensors).items():
+            name, _, part = moment.rpartition(".")
+            state.setdefault(order.index(name), {})[part] = tensor
         groups = self.adam.state_dict()["param_groups"]
         self.adam.load_state_dict({"state": state, "param_groups": groups})
         return History(
@@ -100,12 +105,25 @@ class Checkpoint:
             {int(step): value for step, value in json.loads(metadata["evaluations"]).items()},
         )
 
+    def _in_adam(self) -> list[str]:
+        """Names of the trained parameters, in the order in which Adam numbers them."""
+        return [name for group in self.adam.param_groups for name in group["param_names"]]
+
+    def _trained(self) -> dict[str, str]:
+        """Which parameters are trained."""
+        trained = self._in_adam()
+        return {
+            name: "trained" if name in trained else "frozen"
+            for name, _ in self.model.named_parameters()
+        }
+
 
 def load_model(folder: str | Path, model: nn.Module) -> None:
     """Copy the parameters in a training's folder into a model of the same kind.
 
     Raises:
-        ValueError: if the checkpoint is of another format or model: names the first difference.
+        FileNotFoundError: if there is no checkpoint.
+        ValueError: if it is of another format or model: names the first difference.
 
     Example:
         >>> import tempfile
@@ -122,6 +140,8 @@ def load_model(folder: str | Path, model: nn.Module) -> None:
         True
     """
     path = Path(folder) / "checkpoint.safetensors"
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", str(path))
     tensors, metadata = files.read(path)
     _check_format(path, metadata)
     _check_same(path, json.loads(metadata["model"]), describe(model))
@@ -158,7 +178,10 @@ def _decisive(config: str) -> dict[str, Any]:
 
 def _check_format(path: Path, metadata: dict[str, str]) -> None:
     if (found := metadata.get("format")) != FORMAT:
-        raise ValueError(f"{path} has the format {found!r}, expected {FORMAT!r}")
+        raise ValueError(
+            f"{path} has the format {found!r}, expected {FORMAT!r}; another version of attnbook "
+            "may read it"
+        )
 
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:

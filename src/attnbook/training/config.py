@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -30,15 +31,16 @@ class TrainingConfig:
         warmup: :math:`w`, steps over which the rate grows from 0.
         schedule: ``"constant"`` or ``"cosine"``.
         shards: batches a step, whose gradients are accumulated.
-        clip: largest norm of the gradient; not clipped if not given.
+        clip: largest norm of the gradient; not clipped if None.
         weight_decay: AdamW's, on what :func:`decayed` lists. Without it, AdamW is Adam.
         betas: Adam's.
         eps: Adam's.
-        bfloat16: compute the loss under autocast; parameters and moments keep their type.
+        bfloat16: compute the loss under autocast; parameters and moments keep their type. Keep
+            them in float32: a model in bfloat16 rounds small updates away, and in float16 Adam's ε
+            is 0.
 
     Raises:
-        ValueError: if ``steps``, ``shards`` or ``learning_rate`` is not positive, ``warmup`` is
-            negative, or the schedule is unknown.
+        ValueError: if a number is out of its range, or the schedule is unknown.
 
     Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε; Loshchilov and Hutter 2017 for
     the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the tenth.
@@ -64,14 +66,30 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         """Refuse what would train nothing, or something else."""
         check_choice("schedule", self.schedule, Schedule)
-        for name in ("steps", "shards", "learning_rate"):
-            if getattr(self, name) <= 0:
+        for name in ("steps", "shards", "warmup", "seed"):
+            if not isinstance(getattr(self, name), Integral):
+                raise ValueError(f"{name} must be an integer, got {getattr(self, name)!r}")
+        for name in ("steps", "shards", "learning_rate", "eps"):
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.warmup < 0:
-            raise ValueError(f"warmup must not be negative, got {self.warmup}")
+        for name in ("warmup", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be at least 0 and below 2**64, got {self.seed}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, or None for no limit, got {self.clip}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be at least 0 and below 1, got {self.betas}")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step; the first is 1."""
+        """The learning rate of a step; the first is 1.
+
+        Raises:
+            ValueError: if there is no such step.
+        """
+        if not 1 <= step <= self.steps:
+            raise ValueError(f"there are steps 1 to {self.steps}, got {step}")
         if self.schedule == "cosine" and step > self.warmup:
             progress = (step - self.warmup) / (self.steps - self.warmup)
             return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))

@@ -29,8 +29,9 @@ class History:
         return next((step for step, v in self.evaluations.items() if v >= at_least), None)
 
     def step_with_lowest(self) -> int | None:
-        """After how many steps an evaluation was first the lowest; None if there is none."""
-        return min(self.evaluations, key=lambda step: self.evaluations[step], default=None)
+        """After how many steps an evaluation was first the lowest; None if none is a number."""
+        numbers = {step: value for step, value in self.evaluations.items() if value == value}
+        return min(numbers, key=lambda step: numbers[step], default=None)
 
     def plot(self) -> list[Any]:
         """Draw the losses, a running mean of them, and below the evaluations, if there are any.

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 from attnbook.training.checkpoints import Checkpoint
 from attnbook.training.config import TrainingConfig
 from attnbook.training.history import History
 from attnbook.training.processes import Processes, gradient_of, processes
+from attnbook.training.progress import bar
 
-Batch = tuple[Tensor | None, ...]
+Batch = Sequence[Tensor | None]
 
 
 def train(
@@ -43,19 +43,20 @@ def train(
     batches of unequal padding add up. All that is random in a shard, its batch and its dropout,
     comes from (seed, step, shard). Nothing else is carried from step to step but parameters,
     moments and history, which a checkpoint holds: a training that was killed and is started again
-    ends in the same bits as one that was not.
+    ends in the same bits as one that was not. Gradients that are there before are dropped.
 
     Under ``torchrun``, the shards are spread over the processes, and their gradients are added in
     the order of the shards: the same bits for any number of processes, on the same machine with
     the same number of threads (``torchrun`` sets ``OMP_NUM_THREADS`` to 1). It takes the memory
     of one gradient more for each process.
 
-    A progress bar goes to the standard error; the environment variable ``TQDM_DISABLE`` switches
-    it off.
+    With tqdm, a progress bar goes to the standard error; the environment variable ``TQDM_DISABLE``
+    switches it off.
 
     Args:
-        model: trained in place, on the device and in the type that it has. All processes start
-            from the parameters of the first.
+        model: trained in place, on the device and in the type that it has: float32, with
+            ``bfloat16=True`` for speed, or float64. All processes start from the parameters of the
+            first. A parameter without ``requires_grad`` stays as it is.
         next_batch: makes a batch, a tuple of tensors (or None, such as a mask that is not needed),
             from the generator that it is given and from nothing else that changes; so a resume sees
             the same batches.
@@ -70,7 +71,8 @@ def train(
         stop: asked before each step, in the first process: ``True`` ends the training, as does,
             say, ``lambda history: history.first_step_with(0.99) is not None``.
         folder: where the checkpoint is kept. If there is one, the training goes on from it.
-        save_every: steps between checkpoints; one more is written at the end.
+        save_every: steps between checkpoints; one more is written at the end, and one after the
+            first step, so that what can't be written is found early.
         compile: run the loss through ``torch.compile``; its dropout draws other numbers.
         fast: let ``DistributedDataParallel`` add the gradients in its own order, while it computes
             others, and a GPU use algorithms that are not deterministic. Without it, torch refuses
@@ -80,7 +82,9 @@ def train(
         The losses and evaluations, those before a resume too.
 
     Raises:
-        ValueError: if the shards can't be spread evenly, or the checkpoint is of another training.
+        ValueError: if the shards can't be spread evenly, no shard of a step has a target, or the
+            checkpoint is of another training.
+        TypeError: if ``next_batch`` is no function, or makes no tuple of tensors.
         FloatingPointError: if the loss is no longer finite; names the step, which is not taken. Or
             if parameters that would be saved are not; the last checkpoint is kept.
         OSError: if a checkpoint can't be written.
@@ -94,6 +98,15 @@ def train(
         >>> history.targets
         [64, 64, 64]
     """
+    if not callable(next_batch):
+        raise TypeError(
+            f"next_batch must be a function that draws a batch with a generator, got a "
+            f"{type(next_batch).__name__}: of a data set, take the items "
+            "torch.randint(len(data), (size,), generator=generator)"
+        )
+    for name, steps in (("evaluate_every", evaluate_every), ("save_every", save_every)):
+        if steps < 1:
+            raise ValueError(f"{name} must be positive, got {steps}")
     here = processes()
     if config.shards % here.count:
         raise ValueError(
@@ -123,14 +136,15 @@ def train(
         )
 
     model.train()
-    save()  # now, not after an hour, if it can't be
-    with _progress(config, history, here) as show, _arithmetic(device, fast):
+    adam.zero_grad()  # of whatever was computed before
+    first = len(history.losses) + 1
+    with bar(config, history, here) as show, _arithmetic(device, fast):
         over = is_over()
         while not over:
             step = len(history.losses) + 1
             mean, count = _accumulate(objective, parameters, next_batch, config, step, here)
             if not np.isfinite(mean):
-                raise FloatingPointError(f"the loss is {mean} at step {step}")
+                raise FloatingPointError(f"the loss is {mean} at step {step}{_advice(parameters)}")
             if config.clip is not None:
                 nn.utils.clip_grad_norm_(parameters, config.clip)
             for group in adam.param_groups:
@@ -146,8 +160,8 @@ def train(
                     if evaluated is not None and here.rank == 0:
                         evaluated(history)
             over = is_over()
-            if step % save_every == 0 or over:
-                save()
+            if step % save_every == 0 or step == first or over:
+                save()  # the first too: now, not after an hour, if it can't be
             show()
     return history
 
@@ -206,7 +220,13 @@ def _accumulate(
     total, sums, counts = None, [], []
     for first in range(0, config.shards, here.count):
         generator = seed_shard(config.seed, step, first + here.rank)
-        batch = [None if x is None else x.to(device) for x in next_batch(generator)]
+        drawn = next_batch(generator)
+        if not isinstance(drawn, (tuple, list)):
+            raise TypeError(
+                "next_batch must make a tuple of tensors, in the order of the loss's arguments, "
+                f"got a {type(drawn).__name__}"
+            )
+        batch = [None if x is None else x.to(device) for x in drawn]
         is_last = first + here.count == config.shards
         with objective.no_sync() if parallel and not is_last else nullcontext():  # type: ignore[operator]
             with _autocast(device, config):
@@ -226,6 +246,8 @@ def _accumulate(
     all_sums = torch.stack(here.gather(torch.stack(sums)), dim=1).flatten()
     all_counts = torch.stack(here.gather(torch.stack(counts)), dim=1).flatten()
     n_targets = int(all_counts.sum())
+    if n_targets == 0:
+        raise ValueError(f"no target is left at step {step}, in {config.shards} shards")
     if config.shards > 1:
         averaged_over = here.count if parallel else 1  # what DistributedDataParallel divided by
         for p in parameters:
@@ -233,30 +255,12 @@ def _accumulate(
     return (all_sums.sum() / all_counts.sum()).item(), n_targets
 
 
-@contextmanager
-def _progress(
-    config: TrainingConfig, history: History, here: Processes
-) -> Iterator[Callable[[], None]]:
-    """A bar with the loss, targets per second and the time left; gives what advances it."""
-    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or here.rank > 0
-    with tqdm(
-        total=config.steps,
-        initial=len(history.losses),
-        desc="training",
-        unit="step",
-        leave=False,
-        disable=quiet,
-    ) as bar:
-        seen = 0
-
-        def show() -> None:
-            nonlocal seen
-            seen += history.targets[-1]
-            rate = seen / max(bar.format_dict["elapsed"], 1e-9)
-            bar.set_postfix_str(f"loss {history.losses[-1]:.3f}, {rate:,.0f} tokens/s", False)
-            bar.update()
-
-        yield (lambda: None) if quiet else show
+def _advice(parameters: Sequence[Tensor]) -> str:
+    """What helps where the model is in half precision."""
+    dtype = parameters[0].dtype
+    if dtype not in (torch.float16, torch.bfloat16):
+        return ""
+    return f", in {dtype}: keep the model in float32 and take bfloat16=True"
 
 
 @contextmanager
