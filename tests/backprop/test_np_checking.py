@@ -185,11 +185,10 @@ def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not()
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
-def test_the_tolerance_is_relative_to_the_largest_entry(tolerance: float) -> None:
+def test_the_tolerance_is_relative_to_each_entry(tolerance: float) -> None:
     def check(error: float) -> None:
         def backward(gradient: np.ndarray, x: np.ndarray) -> Gradients:
-            right = 2e4 * gradient * x
-            return {"x": right + error * np.abs(right).max()}
+            return {"x": 2e4 * gradient * x * (1 + error)}
 
         bp.check_gradient(lambda x: 1e4 * x**2, backward, tolerance=tolerance, x=x)
 
@@ -208,6 +207,87 @@ def test_a_small_gradient_is_measured_by_its_own_size() -> None:
         bp.check_gradient(
             lambda large, small: 100 * large + small, backward, large=large, small=small
         )
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-4])
+def test_a_wrong_entry_is_found_beside_a_large_one(size: float) -> None:
+    """The second gradient is ``size`` times the first; the tolerance is a thousandth of that."""
+
+    def backward(gradient: np.ndarray, x: np.ndarray, factor: float = 1.0) -> Gradients:
+        return {"x": 3 * gradient * x**2 * np.array([1.0, factor])}
+
+    x = np.array([100.0, 100.0 * size**0.5])
+    assert bp.check_gradient(lambda x: x**3, backward, x=x)["x"] < 1e-8
+    with pytest.raises(bp.GradientError, match=r"^x: at \[1\] [^;]*$"):
+        bp.check_gradient(lambda x: x**3, lambda g, x: backward(g, x, 1 + 1e-4), x=x)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+def relu_backward(gradient: np.ndarray, x: np.ndarray) -> Gradients:
+    return {"x": gradient * (x > 0)}
+
+
+def test_a_kink_at_the_point_is_named_and_one_beside_it_does_no_harm() -> None:
+    for near in (1e-3, -4e-6, 4e-6):
+        errors = bp.check_gradient(relu, relu_backward, x=np.array([-1.0, near, 2.0]))
+        assert errors["x"] < 1e-9
+    with pytest.raises(ValueError, match=r"^x: at \[1\] forward has a kink: choose another point"):
+        bp.check_gradient(relu, relu_backward, x=np.array([-1.0, 0.0, 2.0]))
+
+
+def test_a_wrong_gradient_of_a_curved_function_is_no_kink() -> None:
+    """Beside the point both sides differ by more than the gradient is off."""
+    with pytest.raises(bp.GradientError, match=r"^x: at \[\d\] the gradient"):
+        bp.check_gradient(
+            lambda x: np.exp(100 * x),
+            lambda g, x: {"x": (100 + 1e-3) * g * np.exp(100 * x)},
+            x=np.array([0.01, 0.02]),
+        )
+
+
+def test_a_steep_function_is_not_blamed() -> None:
+    """At the first step the differences themselves are off by 1.7e-5."""
+    steep = bp.check_gradient(
+        lambda x: np.exp(1000 * x),
+        lambda g, x: {"x": 1000 * g * np.exp(1000 * x)},
+        x=np.array([1e-3, 2e-3]),
+    )
+    assert steep["x"] < 1e-6
+
+
+def in_float32(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x.astype("float32")).astype("float64")
+
+
+def step(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "slope", "x"),
+    [
+        (in_float32, lambda x: 1 - np.tanh(x) ** 2, RNG.standard_normal(40)),
+        (step, np.zeros_like, np.array([1.0, 0.0, 2.0])),
+        (np.sign, np.zeros_like, np.array([1.0, 0.0, 2.0])),
+    ],
+    ids=["float32", "a step", "a sign"],
+)
+def test_a_function_that_rounds_or_jumps_is_named(
+    forward: Callable[[np.ndarray], np.ndarray],
+    slope: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+) -> None:
+    with pytest.raises(ValueError, match=r"at .* forward jumps, or computes in float32"):
+        bp.check_gradient(lambda x: forward(x), lambda g, x: {"x": g * slope(x)}, x=x)
+
+
+def test_a_random_forward_is_named() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"^forward is not deterministic"):
+        bp.check_gradient(lambda x: x * (rng.random(3) > 0.5), lambda g, x: {"x": g}, x=np.ones(3))
 
 
 def test_tensors_are_left_as_they_were() -> None:
@@ -238,7 +318,7 @@ def test_zeros_checked_alone_pass_and_nothing_else_does() -> None:
 
     bias = np.ones(3)
     assert bp.check_gradient(forward, backward, bias=bias)["bias"] <= 1e-6
-    for wrong in (1e-6, np.nan):
+    for wrong in (1e-6, np.nan, np.inf, 1j):
         with pytest.raises(bp.GradientError, match=r"^bias: at \["):
             bp.check_gradient(
                 forward, lambda g, bias, wrong=wrong: {"bias": 0 * bias + wrong}, bias=bias

@@ -1,6 +1,8 @@
 """What does not fit is refused in words, and never broadcast into wrong numbers."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +52,10 @@ def backward(**changed: np.ndarray) -> None:
 
 def check(forward: Callable, gradients: Callable = lambda g, x: {"x": 0 * x}, x: float = 1) -> None:
     bp.check_gradient(forward, gradients, x=np.array([x, 2.0]))
+
+
+def check_named(**given: Any) -> None:
+    bp.check_gradient(lambda **_: ones(2), lambda g, **_: {}, **given)
 
 
 def norm_backward(*shape: int) -> None:
@@ -120,6 +126,22 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (lambda: check(lambda x: np.sqrt(x), x=0), "not finite near x", "choose another point"),
     (lambda: check(lambda x: x, lambda g, x: (g,)), "a tuple", "gradients by name"),
     (lambda: check(lambda x: (x, x)), "a tuple", "forward must return an array"),
+    (lambda: check(lambda x: 1j * x), "returns complex128", "must compute in float64"),
+    (lambda: check(lambda x: x.astype("float32")), "returns float32", "must compute in float64"),
+    (lambda: check(lambda x: x > 0), "returns bool", "must compute in float64"),
+    (lambda: check_named(ids=ids(0, 1)), "got int64", "ids must be of floating-point numbers"),
+    (lambda: check_named(mask=yes(2)), "got bool", "mask must be of floating-point numbers"),
+    (lambda: check_named(x=1j * ones(2)), "got complex128", "x must be of floating-point numbers"),
+    (lambda: check_named(seed=ones(2)), "seed is an option", "another name"),
+    (lambda: check_named(tolerance=ones(2)), "tolerance is an option", "another name"),
+    (lambda: check_named(x=ones(2), tolerance=math.nan), "got nan", "between 0 and 1"),
+    (lambda: check_named(x=ones(2), tolerance=1.0), "got 1.0", "between 0 and 1"),
+    (lambda: check_named(), "no tensors", "are given"),
+    (
+        lambda: bp.numerical_gradient(lambda x: 1.0, 1j * ones(2)),
+        "got complex128",
+        "floating-point",
+    ),
     (lambda: model().forward(ids(1, 2)), "got (2,)", "ids must have shape (batch, tokens)"),
     (lambda: model().forward([[1, 2]]), "a list", "ids must be an array of integers"),
     (lambda: model().forward(np.zeros((1, 10), dtype=int)), "got 10", "9 tokens at most"),

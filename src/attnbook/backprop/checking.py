@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
 STEP = 1e-5
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 class GradientError(AssertionError):
@@ -30,7 +31,7 @@ def numerical_gradient(
         >>> numerical_gradient(lambda x: float((x**2).sum()), np.array([1.0, 3.0])).round(6)
         array([2., 6.])
     """
-    moved = np.array(x, dtype=np.float64)
+    moved = _floats("x", x)
     result = np.empty_like(moved)
     for i in np.ndindex(*moved.shape):
         before = float(moved[i])
@@ -62,18 +63,22 @@ def check_gradient(
     Args:
         forward: takes the tensors by name and returns an array.
         backward: takes G and the tensors by name and returns the gradient of each, by name.
-        tolerance: on the largest difference, relative to the tensor's largest gradient (but to no
-            less than a thousandth of the largest of all: that of a bias on the keys is zero). If
-            all gradients are zero but for the rounding of the differences, so must those given be.
+        tolerance: on the difference of each entry, relative to its size, but to no less than a
+            thousandth of the tensor's largest, nor a millionth of the largest of all: the gradient
+            of a bias on the keys is zero. If all gradients are zero but for the rounding of the
+            differences, so must those given be.
         seed: of G.
         tensors: the point at which both are compared; choose all dimensions different.
 
     Returns:
-        The error of each tensor's gradient, relative to what ``tolerance`` is relative to.
+        The largest error of each tensor's gradient, relative to the tensor's largest gradient, or
+        to a thousandth of the largest of all.
 
     Raises:
-        ValueError: if what ``forward`` returns is not finite, there or near by.
-        TypeError: if ``forward`` returns a tuple, or ``backward`` no gradients by name.
+        ValueError: if finite differences can't tell: ``forward`` is not finite, there or near by,
+            not deterministic, has a kink or a jump at the point, or computes in float32.
+        TypeError: if ``forward`` returns a tuple or something else than float64, ``backward`` no
+            gradients by name, or a tensor is not of floating-point numbers (ids, a mask).
         GradientError: names every tensor whose gradient is missing, has another shape or is wrong,
             and where it is wrong most.
 
@@ -87,18 +92,33 @@ def check_gradient(
         Traceback (most recent call last):
         attnbook.backprop.checking.GradientError: x: at [...] the gradient is ...
     """
-    tensors = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
+    for option, value in (("tolerance", tolerance), ("seed", seed)):
+        if np.ndim(value):
+            raise TypeError(f"{option} is an option, not a tensor: give the tensor another name")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
+    if not tensors:
+        raise ValueError("no tensors are given whose gradients could be checked")
+    tensors = {name: _floats(name, tensor) for name, tensor in tensors.items()}
 
     def output_of(**changed: Array) -> Array:
         """Neither function can spoil what the other gets."""
         result = forward(**{name: x.copy() for name, x in (tensors | changed).items()})
         if isinstance(result, tuple):
             raise TypeError("forward must return an array, got a tuple: return its first, perhaps")
-        return np.asarray(result)
+        array = np.array(result)  # forward may use its own again
+        if array.dtype != np.float64:
+            raise TypeError(f"forward must compute in float64, it returns {array.dtype}")
+        return array
 
     output = output_of()
     if not np.isfinite(output).all():
         raise ValueError("forward returns numbers that are not finite: choose another point")
+    if not all(np.array_equal(output_of(), output) for _ in range(5)):
+        raise ValueError(
+            "forward is not deterministic: at the same point it returns other numbers; draw "
+            "random ones (a dropout's mask) before, or from a generator of the same seed"
+        )
     upstream = np.random.default_rng(seed).standard_normal(output.shape)
     given = backward(upstream.copy(), **{name: tensor.copy() for name, tensor in tensors.items()})
     if not isinstance(given, Mapping):
@@ -113,7 +133,7 @@ def check_gradient(
         if not np.isfinite(expected[name]).all():
             raise ValueError(f"forward is not finite near {name}: choose another point")
     overall = max((np.abs(e).max(initial=0.0) for e in expected.values()), default=0.0)
-    rounding = 100 * np.finfo(float).eps * float(np.linalg.norm(upstream * output)) / STEP
+    rounding = 100 * EPSILON * float(np.linalg.norm(upstream * output)) / STEP
     # A gradient that is exactly zero is compared with the noise of the differences.
     least = 1e-3 * overall if overall > rounding else rounding / tolerance
     errors, complaints = {}, []
@@ -128,14 +148,81 @@ def check_gradient(
             )
             continue
         largest = max(np.abs(numerical).max(initial=0.0), least, np.finfo(float).tiny)
-        difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf)
+        difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf, posinf=np.inf)
+        scale = np.maximum(np.abs(numerical), 1e-3 * largest)
+        wrong = {}  # a complaint: how far it is off
+        for where in map(tuple, np.argwhere(difference > tolerance * scale)):
+
+            def along(move: float, name: str = name, where: tuple[int, ...] = where) -> Array:
+                moved = tensors[name].copy()
+                moved[where] += move
+                return output_of(**{name: moved})
+
+            place = f"{name}: at [{', '.join(map(str, where))}]"
+            steps = np.array([1.0, 0.1]) * STEP * max(1.0, abs(tensors[name][where]))
+            slopes = [_slopes(along, upstream, output, step) for step in steps]
+            off, verdict = _judged(ours[where], slopes, tolerance * scale[where])
+            if verdict == "kink":
+                raise ValueError(f"{place} forward has a kink: choose another point")
+            if verdict == "wrong":
+                numbers = f"{ours[where]:.6g}, finite differences give {slopes[0][0]:.6g}"
+                wrong[f"{place} the gradient is {numbers}"] = off
+            elif difference[where] > tolerance * largest:
+                if verdict == "unclear":
+                    raise ValueError(
+                        f"{place} forward jumps, or computes in float32: finite differences of "
+                        f"{steps[0]:.1g} and {steps[1]:.1g} give {slopes[0][0]:.6g} and "
+                        f"{slopes[1][0]:.6g}"
+                    )
+                difference[where] = off
         errors[name] = float(difference.max(initial=0.0) / largest)
-        if errors[name] > tolerance:
-            where = np.unravel_index(difference.argmax(), difference.shape)
-            complaints.append(
-                f"{name}: at [{', '.join(map(str, where))}] the gradient is {ours[where]:.6g}, "
-                f"finite differences give {numerical[where]:.6g}"
-            )
+        if wrong:
+            complaints.append(max(wrong, key=lambda complaint: wrong[complaint]))
     if complaints:
         raise GradientError("; ".join(complaints))
     return errors
+
+
+def _floats(name: str, given: ArrayLike) -> Array:
+    """A copy in float64; differences of ids, masks and complex numbers would mean nothing."""
+    array = np.asarray(given)
+    if array.dtype.kind != "f":
+        raise TypeError(
+            f"{name} must be of floating-point numbers, got {array.dtype}: ids and masks have no "
+            "gradient, so let forward and backward know them without handing them over"
+        )
+    return array.astype(np.float64)
+
+
+def _slopes(
+    along: Callable[[float], Array], upstream: Array, output: Array, step: float
+) -> tuple[float, float, float]:
+    """The mean of both sides' slopes, their difference, and how far rounding may take the mean.
+
+    Outputs that do not move cancel exactly, however large they are.
+    """
+    above, below = along(step), along(-step)
+    right = float((upstream * (above - output)).sum()) / step
+    left = float((upstream * (output - below)).sum()) / step
+    moved = upstream * np.where(above == below, 0.0, output)
+    rounding = 100 * EPSILON * float(np.linalg.norm(moved)) / step
+    return (right + left) / 2, abs(right - left), rounding
+
+
+def _judged(
+    ours: complex, slopes: list[tuple[float, float, float]], allowed: float
+) -> tuple[float, str]:
+    """How far a gradient is off, and why, by the slopes at a step and at a tenth of it.
+
+    A tenth of the step makes a tenth of the difference of both sides where the function is smooth,
+    the same at a kink or none beside it, and more where the function jumps or rounds.
+    """
+    (central, bend, _), (finer, finer_bend, _) = slopes
+    for slope, _, rounding in slopes:
+        if abs(ours - slope) <= allowed + rounding:
+            return abs(ours - slope), "right"
+    off, apart = float(np.nan_to_num(abs(ours - central), nan=np.inf)), abs(central - finer)
+    steps_agree = off > 10 * apart
+    if bend >= off and (finer_bend < bend / 30 or (steps_agree and finer_bend > bend / 3)):
+        return off, "kink"
+    return off, "wrong" if steps_agree else "unclear"
