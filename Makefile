@@ -29,6 +29,7 @@ html: .venv/installed  ## build the HTML from the committed outputs, executing n
 	@$(BUILD) html
 
 test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
+	@$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest -q tests chapters -n 2 --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600
 
