@@ -14,7 +14,7 @@ export TQDM_DISABLE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A reader's own settings must not decide where outputs come from.
 export JUPYTER_PREFER_ENV_PATH := 1
-unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED
+unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book test quick check html chapters studies notebooks serve claims implementations bench mutants lock clean
@@ -29,6 +29,7 @@ html: .venv/installed  ## build the HTML from the committed outputs, executing n
 	@$(BUILD) html
 
 test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
+	@$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest -q tests chapters -n 2 --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600
 
@@ -54,8 +55,8 @@ serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-claims: .venv/installed  ## re-run chapters (all, or ONLY=…) under SEEDS=3 other seeds: how often did each claim hold?
-	@$(BUILD) claims --seeds $(SEEDS) $(ONLY)
+claims: .venv/installed  ## re-run chapters (all, or ONLY=…) under SEEDS=3 other seeds: how often did each claim hold? (LIVE=1: with studies as recorded)
+	@$(BUILD) claims --seeds $(SEEDS) $(if $(LIVE),--live) $(ONLY)
 
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
 	@$(BIN)/python tests/parity/defaults.py

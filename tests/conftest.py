@@ -8,6 +8,8 @@ import jaxtyping
 import pytest
 import torch
 
+pytest_plugins = ["browser"]
+
 # This file is read before any test imports the package: only what is imported later is checked.
 # An int may stand where a float is asked for, as for mypy.
 jaxtyping.install_import_hook(

@@ -1,7 +1,6 @@
 """A browser, and the built book on a server of its own, for the tests of the pages."""
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -11,25 +10,22 @@ import pytest
 from built import HTML, PAGES
 from playwright.sync_api import Browser, Page, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from browser import MISSING, find_chromium
 
 
-def find_chromium() -> str:
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        without = pytest.fail if os.environ.get("CI") else pytest.skip
-        without(
-            "no Chromium to open the pages with: on Debian and Ubuntu apt-get install chromium, "
-            "elsewhere install Chrome or Chromium, or set CHROMIUM=/path/to/it"
-        )
-    return found
+@pytest.fixture(scope="session")
+def chromium() -> str | None:
+    return find_chromium()
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(chromium: str | None) -> Iterator[Browser]:
     assert PAGES, "run `make html` first"
+    if chromium is None:
+        without = pytest.fail if os.environ.get("CI") else pytest.skip
+        without(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium())
+        browser = playwright.chromium.launch(executable_path=chromium)
         yield browser
         browser.close()
 

@@ -491,7 +491,7 @@ def test_error_beside_the_claims_fails(book, capsys):
 
 
 def test_a_readers_settings_reach_no_command():
-    settings = {"PYTHONPATH": "x", "MPLBACKEND": "Agg", "ATTNBOOK_SEED": "7"}
+    settings = {"PYTHONPATH": "x", "MPLBACKEND": "Agg", "ATTNBOOK_SEED": "7", "ATTNBOOK_LIVE": "1"}
     shown = subprocess.run(
         ["make", "-s", "-f", ROOT / "Makefile", "-f", "-", "probe"],
         input="probe:\n\t@env",

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from attnbook.book import studies
 
@@ -212,19 +214,16 @@ def test_replay_that_disagrees_is_an_error(record):
     assert REMEDY in read.stderr
 
 
-def test_build_stops_at_a_stale_record_by_name(record):
+def write_chapter(*sources: str) -> None:
+    """The only one of the book."""
     Path("chapters").mkdir()
     Path("_toc.yml").write_text("format: jb-book\nroot: chapters/one\n")
-    cell = {
-        "cell_type": "code",
-        "source": READ,
-        "outputs": [],
-        "metadata": {},
-        "id": "a",
-        "execution_count": None,
-    }
-    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    Path("chapters/one.ipynb").write_text(json.dumps(notebook))
+    cells = [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
+    nbformat.write(new_notebook(cells=cells), "chapters/one.ipynb")
+
+
+def test_build_stops_at_a_stale_record_by_name(record):
+    write_chapter(READ)
     edit(record.with_suffix(".py"), "steps=4", "steps=5")
     built = python("from attnbook.book import build; raise SystemExit(build.main(['book']))")
     assert built.returncode == 1
@@ -237,6 +236,33 @@ def test_other_seeds_have_records_of_their_own(record):
     assert python(MAKE, ATTNBOOK_SEED="2").returncode == 0
     assert python(READ, ATTNBOOK_SEED="2").stdout.splitlines()[0] == "4 [2000, 2001, 2002]"
     assert record.read_text() == before
+
+
+LIVE = """from attnbook.book import build
+raise SystemExit(build.main(['claims', '--seeds', '2', '--live']))"""
+
+
+def test_live_claims_are_tried_with_the_studies_as_recorded(record):
+    write_chapter(
+        "from attnbook.book import claim, seeds, study\nlength = study('length')",
+        "claim('It is low', seeds(1)[0], label='low', at_most=1000)",
+        "claim('It is long', length['long', 'step 0'], label='long', at_most=9)",
+        "length.replay('long')\nassert length.seeds('long') == [0, 1, 2, 3]",
+    )
+    tried = python(LIVE)
+    assert tried.returncode == 1
+    assert "✗ 1/2  one  low: It is low" in tried.stdout
+    assert "0 of 1 claims held for every seed" in tried.stdout
+    assert tried.stderr.count("Error") == 1  # that of the claim
+    assert json.loads(Path("chapters/held.json").read_text())["one"]["held"] == {"low": 1}
+
+
+def test_live_claims_need_the_records(record):
+    write_chapter(READ)
+    record.unlink()
+    tried = python(LIVE)
+    assert "study length has no record studies/length.json" in tried.stderr
+    assert not Path("chapters/held.json").exists()
 
 
 def test_run_that_raises_is_named_and_the_rest_is_kept(root):

@@ -33,6 +33,7 @@ from attnbook.book.code import Code, code_hash
 from attnbook.book.files import BUILD, as_json, write_whole
 from attnbook.book.listings import LISTING_KEY, listing
 from attnbook.book.studies import (
+    LIVE,
     StudyError,
     checked_record,
     differences,
@@ -146,7 +147,7 @@ def measured_under() -> dict[str, str]:
 
 
 def execute(
-    path: Path, *, seed: int | None = None, allow_errors: bool = False
+    path: Path, *, seed: int | None = None, live: bool = False, allow_errors: bool = False
 ) -> tuple[NotebookNode, float]:
     """Run a chapter from top to bottom in a fresh kernel; the file is not touched.
 
@@ -167,13 +168,15 @@ def execute(
     environment = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     if seed is not None:
         environment["ATTNBOOK_SEED"] = str(seed)
+    if live:
+        environment[LIVE] = "1"
     start = time.perf_counter()
     client.execute(env=environment)
     return notebook, time.perf_counter() - start
 
 
 def execute_all(
-    jobs: list[tuple[Path, int | None]], *, allow_errors: bool = False
+    jobs: list[tuple[Path, int | None]], *, live: bool = False, allow_errors: bool = False
 ) -> Iterator[tuple[Path, int | None, NotebookNode, float]]:
     """Run several chapters side by side, saying which begins, which ends and how long it took.
 
@@ -184,7 +187,7 @@ def execute_all(
 
     def run(path: Path, seed: int | None) -> tuple[NotebookNode, float]:
         print(f"  {_name(path, seed)} …", flush=True)
-        return execute(path, seed=seed, allow_errors=allow_errors)
+        return execute(path, seed=seed, live=live, allow_errors=allow_errors)
 
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -316,9 +319,8 @@ def render() -> None:
         fresh = tried.get("code") == cells_fingerprint(code_cells(notebook))
         for each in ledger[path.with_suffix("").as_posix()]:
             each["elsewhere"] = path.stem in others
-            each["other_seeds"] = (
-                f"{tried['held'].get(each['label'], 0)} of {tried['seeds']}" if fresh else "–"
-            )
+            count = tried["held"].get(each["label"]) if fresh else None
+            each["other_seeds"] = "–" if count is None else f"{count} of {tried['seeds']}"
     write_whole(CLAIMS, as_json(ledger))
     render_pages()
     print_least_room(ledger)
@@ -394,8 +396,14 @@ def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
-def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
+def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False) -> None:
     """Run chapters under other seeds, say how often each claim held, and note it for the ledger.
+
+    Args:
+        n_seeds: ``ATTNBOOK_SEED`` is 1, 2 … up to this.
+        only: the chapters; all, if none is named.
+        live: read the studies as recorded, where otherwise they are run under each seed, too. That
+            takes minutes instead of hours, and tries no claim that hangs on a study.
 
     Raises:
         BuildError: if a claim ever failed or was not reached, or another cell raised.
@@ -406,20 +414,27 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = ()) -> None:
     jobs: list[tuple[Path, int | None]] = [
         (path, seed) for path in chosen for seed in range(1, n_seeds + 1)
     ]
-    for shift in range(1, n_seeds + 1):
-        os.environ["ATTNBOOK_SEED"] = str(shift)
-        print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
-        make_records([], sorted({name for path in chosen for name in studies_in(path)}))
-    del os.environ["ATTNBOOK_SEED"]
+    if live:
+        check_records(chosen)
+    else:
+        for shift in range(1, n_seeds + 1):
+            os.environ["ATTNBOOK_SEED"] = str(shift)
+            print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
+            make_records([], sorted({name for path in chosen for name in studies_in(path)}))
+        del os.environ["ATTNBOOK_SEED"]
+
+    def tried(notebook: NotebookNode) -> list[dict[str, Any]]:
+        return [each for each in claims_of(notebook) if not (live and each["studies"])]
+
     labels: dict[tuple[Path, str], str] = {}
     held: dict[tuple[Path, str], int] = {}
     notebooks = {path: read(path) for path in chosen}
     for path, notebook in notebooks.items():
-        for each in claims_of(notebook):
+        for each in tried(notebook):
             labels[path, each["label"]] = each["statement"]
     errors = []
-    for path, seed, notebook, _ in execute_all(jobs, allow_errors=True):
-        for each in claims_of(notebook):
+    for path, seed, notebook, _ in execute_all(jobs, live=live, allow_errors=True):
+        for each in tried(notebook):
             key = (path, each["label"])
             labels[key] = each["statement"]
             held[key] = held.get(key, 0) + each["held"]
@@ -460,6 +475,7 @@ def main(arguments: list[str] | None = None) -> int:
     repeating = commands.add_parser("claims", help="re-run under other seeds")
     repeating.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     repeating.add_argument("--seeds", type=int, default=3)
+    repeating.add_argument("--live", action="store_true", help="with the studies as recorded")
     options = parser.parse_args(arguments)
     try:
         if options.command == "book":
@@ -473,7 +489,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "studies":
             make_records(options.only)
         else:
-            repeat_claims(options.seeds, options.only)
+            repeat_claims(options.seeds, options.only, live=options.live)
     except (BuildError, StudyError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
