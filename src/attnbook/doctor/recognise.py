@@ -117,11 +117,11 @@ def _precise(subject: Subject) -> Subject:
     if not half or not isinstance(module, nn.Module):
         return subject
     inputs = cast(subject.inputs, torch.float32)
-    precise = replace(subject, module=copy.deepcopy(module).float(), inputs=inputs)
     try:
+        precise = replace(subject, module=copy.deepcopy(module).float(), inputs=inputs)
         with precise.mode(training=False):
             precise.run()
-    except Exception:  # it is of one type only
+    except Exception:  # it is of one type only, or can't be copied
         return subject
     return precise
 
