@@ -17,7 +17,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick check html chapters studies notebooks serve claims implementations bench mutants lock clean
+.PHONY: help book test quick check html chapters studies notebooks serve claims implementations bench mutants picture lock clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 	@cd _build/mutants && ../../$(BIN)/mutmut results
 	@cd _build/mutants && ../../$(BIN)/mutmut export-cicd-stats >/dev/null
 	@$(BIN)/python -c 'import json; n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
+
+picture: html .venv/installed-tests  ## take the README's picture of the built book
+	@$(BIN)/python tests/picture.py
 
 lock: .venv/installed-tests  ## write the versions now installed to constraints.txt
 	$(BIN)/pip freeze --exclude torch --exclude-editable | grep -v ' @ ' > constraints.tmp
