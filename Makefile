@@ -17,10 +17,11 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick check html chapters studies notebooks serve claims implementations bench mutants picture lock clean
+.PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
+  bench mutants picture lock clean
 
 help:  ## list the commands
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: .venv/installed  ## execute the chapters that are out of date, build the HTML
 	@$(BUILD) book
@@ -45,7 +46,7 @@ check: .venv/installed-tests
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
 
-studies: .venv/installed  ## make the records of studies that are stale (or ONLY="name …"); SAME_AS=commit keeps those whose code was only rewritten
+studies: .venv/installed  ## make stale records (or ONLY="name …"; SAME_AS=commit keeps those only rewritten)
 	@env -u TQDM_DISABLE $(BUILD) studies $(ONLY) $(if $(SAME_AS),--same-as $(SAME_AS))
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
@@ -55,7 +56,7 @@ serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-claims: .venv/installed  ## re-run chapters (all, or ONLY=…) under SEEDS=3 other seeds: how often did each claim hold? (LIVE=1: with studies as recorded)
+claims: .venv/installed  ## re-run chapters (or ONLY=…) under SEEDS=3 other seeds (LIVE=1: studies as recorded)
 	@$(BUILD) claims --seeds $(SEEDS) $(if $(LIVE),--live) $(ONLY)
 
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
@@ -70,7 +71,9 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 	@cd _build/mutants && nice -n 10 ../../$(BIN)/mutmut run --max-children 1
 	@cd _build/mutants && ../../$(BIN)/mutmut results
 	@cd _build/mutants && ../../$(BIN)/mutmut export-cicd-stats >/dev/null
-	@$(BIN)/python -c 'import json; n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
+	@$(BIN)/python -c 'import json; \
+	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
+	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py
@@ -84,9 +87,11 @@ clean:  ## remove what was built and cached (.venv stays)
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 .venv/installed: requirements.txt constraints.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit( \
+	  "Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
 	@echo "Installing into .venv (about a minute; 1.3 GB) …"
-	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment: on Debian and Ubuntu, install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
+	  "on Debian and Ubuntu, install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet -r requirements.txt -e .
 	@touch $@
 
