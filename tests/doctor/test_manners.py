@@ -155,10 +155,42 @@ def test_without_claims_it_says_what_is_missing() -> None:
         assert f"(claim {wanted}" in text
 
 
+@pytest.mark.parametrize(
+    ("claims", "untested"),
+    [
+        ({"cache": True}, ("cache",)),  # it takes no cache
+        ({"cache": lambda module, new, _: module(new)}, ("cache",)),  # and gives one thing
+        ({"mask": {"argument": "mask", "shape": "qk1"}}, ("mask",)),
+        ({"window": 8}, ("window",)),  # the example is shorter
+        ({"padding_id": 0}, ("padding_id",)),  # of vectors
+        ({"causal": True, "half": True}, ()),
+    ],
+)
+def test_what_is_claimed_and_not_tested_is_not_healthy(claims, untested) -> None:
+    report = diagnose(Separate(), torch.randn(2, 6, 16), **claims)
+    assert report.untested == untested
+    assert report.healthy == (not untested)
+    first = str(report).partition("\n")[0]
+    assert first.startswith("NOT healthy: 0 errors" if untested else "healthy: 0 errors")
+    assert all(f", claimed and not tested: {name}" in first for name in untested)
+
+
 def test_a_check_that_raised_is_seen() -> None:
     text = str(diagnose(Separate(), torch.randn(2, 6, 16), cache=True))
     assert ", 1 check raised (" in text.splitlines()[0]
     assert "not judged:\n  cache: the check raised TypeError" in text
+
+
+def test_arguments_of_the_call_go_into_keywords() -> None:
+    mask = torch.ones(2, 6)
+    for name in ("mask", "attention_mask"):  # one is the name of a claim, too
+        with pytest.raises(TypeError, match=f"arguments of the call go into keywords={{'{name}'"):
+            diagnose(Separate(), torch.randn(2, 6, 16), **{name: mask})
+
+
+def test_the_first_line_says_that_no_attention_was_seen() -> None:
+    first, *_ = str(diagnose(nn.Linear(8, 8), torch.randn(2, 6, 8))).split("\n")
+    assert "no attention seen: only inputs and outputs compared" in first
 
 
 def test_a_report_is_text_html_and_data() -> None:

@@ -10,7 +10,7 @@ True
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,6 +105,26 @@ CHECKS: dict[str, Check] = {
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
 AS_THEY_ARE = ("first loss", "tying", "start")
+TESTED_BY: dict[str, tuple[str, ...]] = {
+    "causal": ("future", "masks in the loss", "shift"),
+    "n_heads": ("number of heads",),
+    "n_kv_heads": ("groups",),
+    "scale": ("scale",),
+    "mask": ("padding", "empty rows"),
+    "window": ("window",),
+    "position": ("positions", "order"),
+    "rotary_base": ("positions",),
+    "norm": ("norm order",),
+    "embedding_scale": ("embedding scale",),
+    "tied": ("tying",),
+    "dropout": ("dropout",),
+    "cache": ("cache",),
+    "padding_id": ("padding", "padding in the loss"),
+    "residual": ("residual",),
+    "half": ("half precision",),
+}
+"""By which checks a claim is tested: one of them is judged, and none raises."""
+NOT_RUN = NotJudged("", "not for such calls")
 
 
 def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report:
@@ -116,7 +136,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         claims: what only the author knows; see :class:`attnbook.doctor.claims.Claims`.
 
     Returns:
-        The report. ``report.healthy`` says whether there is no error.
+        The report. ``report.healthy`` says that no check found an error, and each claim was tested.
 
     Raises:
         TypeError: if a claim is not known, or not of its type.
@@ -145,11 +165,13 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
     found = [x for one in results.values() for x in one]
     explains = {name: cause.explains for name, cause in CAUSES.items()}
+    unseen = subject.kind != "loss" and heads.UNSEEN in found
     return Report(
-        subject.description,
+        subject.description + "; no attention seen: only inputs and outputs compared" * unseen,
         tuple(one_cause((x for x in found if isinstance(x, Finding)), explains)),
         tuple(x for x in found if isinstance(x, NotJudged)),
         tuple(name for name, one in results.items() if not one),
+        tuple(_untested(said, results)),
         time.perf_counter() - started,
     )
 
@@ -180,6 +202,19 @@ def of_call(said: Claims, module: Callable[..., Any], example: tuple[Any, ...]) 
         has = ", ".join(dict.fromkeys(names))
         raise ValueError(f"mask's argument is {wanted!r}, but the call has {has}")
     return replace(said, mask=replace(said.mask, argument=wanted))
+
+
+def _untested(said: Claims, results: dict[str, list[Finding | NotJudged]]) -> Iterator[str]:
+    """Claims of which no check is judged, or of which one raised."""
+    for claim, checks in TESTED_BY.items():
+        given = getattr(said, claim)
+        missing = [
+            [x for x in results.get(check, [NOT_RUN]) if isinstance(x, NotJudged)]
+            for check in checks
+        ]
+        raised = any(x.raised for one in missing for x in one)
+        if given is not None and given is not False and (all(missing) or raised):
+            yield claim
 
 
 def call_failed(error: CallFailed) -> Finding:

@@ -4,7 +4,7 @@ python -m attnbook.doctor my_file.py:make_model --vectors 2,6,64 causal=True n_h
 python -m attnbook.doctor my_file.py:make_model --ids 2,6 --vocab 50 causal=True
 
 make_model is a module, a class of modules, or a function that makes one.
-Exit status: 0 if it is healthy, 1 if there are errors, 2 if it could not be examined.
+Exit status: 0 if it is healthy, 1 if there are errors, 2 if it, or a claim, could not be examined.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report)
     if report.errors and "index out of range" in report.errors[0].found:
         print(f"ids below {given.vocab} were drawn; give the number of ids that it has as --vocab")
-    return 0 if report.healthy else 2 if report.findings[0].check == "the call" else 1
+    examined = report.errors and report.errors[0].check != "the call"
+    return 0 if report.healthy else 1 if examined else 2
 
 
 def load(what: str) -> Any:

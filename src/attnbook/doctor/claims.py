@@ -41,6 +41,7 @@ class Mask:
             raise ValueError(f"mask's shape must be of b, h, q, k and 1, got {self.shape!r}")
 
 
+TO_THE_CALL = "; arguments of the call go into keywords={{{!r}: …}}"
 IN_WORDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -121,7 +122,8 @@ class Claims:
         kinds = get_type_hints(cls)
         for name in given:
             if name not in kinds:
-                raise TypeError(f"there is no claim {name!r}; there are {', '.join(kinds)}")
+                known = f"there is no claim {name!r}; there are {', '.join(kinds)}"
+                raise TypeError(known + TO_THE_CALL.format(name))
         mask = given.get("mask")
         made = {"mask": Mask(**mask)} if isinstance(mask, Mapping) else {}
         return cls(**{k: checked(k, x, kinds[k]) for k, x in {**given, **made}.items()})
@@ -154,4 +156,5 @@ def checked(name: str, given: Any, kind: Any) -> Any:
     *others, last = [*map(repr, words), *(IN_WORDS[one] for one in types if one is not NoneType)]
     expected = " or ".join([", ".join(others), last] if others else [last])
     error = ValueError if words and isinstance(given, str) else TypeError
-    raise error(f"{name} must be {expected}, got {given!r}")
+    said = f"{name} must be {expected}, got {given!r}"
+    raise error(said + TO_THE_CALL.format(name) * isinstance(given, Tensor))

@@ -20,6 +20,7 @@ from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
 MERGE, SPLIT = "merge without transposing", "split without transposing"
+UNSEEN = NotJudged("heads", "no attention was observed")
 
 
 def heads(subject: Subject) -> Results:
@@ -27,7 +28,7 @@ def heads(subject: Subject) -> Results:
     trace = locate.trace_of(subject)
     first = next(iter(trace.attentions), None)
     if first is None:
-        yield NotJudged("heads", "no attention was observed")
+        yield UNSEEN
         return
     # The rows of a picture are not its tokens.
     split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))

@@ -143,7 +143,7 @@ def _refill(held: Container, kind: Any, before: list[Any]) -> None:
         for key, value in zip(before[::2], before[1::2], strict=True):
             kind.__setitem__(held, key, value)
     else:
-        (kind.update if kind is set else kind.extend)(held, before)
+        getattr(kind, "update" if kind is set else "extend")(held, before)
 
 
 def _tensor(tensor: Tensor) -> Undo:

@@ -1,10 +1,63 @@
-"""Masks as the author says that the module takes them."""
+"""Masks as the author says that the module takes them, and those of the example."""
+
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from attnbook.doctor.claims import Mask
-from attnbook.doctor.subject import Inputs, Subject
+from attnbook.doctor.report import Finding
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+
+TURNED: dict[str, Literal["attend", "blocked"]] = {"attend": "blocked", "blocked": "attend"}
+
+
+def without_padding(subject: Subject, masks: set[str]) -> Inputs:
+    """The example with its padding open, as other tokens are put there that are none."""
+    inputs, claim = dict(subject.inputs), subject.claims.mask
+    for name, mask in inputs.items():
+        if name not in masks or not isinstance(mask, Tensor) or len(mask.unique()) != 2:
+            continue
+        lengths = {subject.length(source): source for source in subject.sources}
+        source = lengths.get(mask.shape[-1])
+        claimed = claim is not None and claim.argument == name
+        each = source is not None and mask.numel() == subject.n_sequences * mask.shape[-1]
+        if claim is not None and claimed and "q" not in claim.shape:
+            inputs[name] = encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
+        elif source is not None and each and subject.n_sequences not in lengths:
+            opening = [x for x in mask.unique() if _opens(subject, name, source, x)]
+            if len(opening) == 1:
+                inputs[name] = torch.full_like(mask, opening[0])
+    return inputs
+
+
+def _opens(subject: Subject, name: str, source: str, value: Tensor) -> bool:
+    """Whether tokens with this value in a mask, and no others, reach those that have it, too."""
+    if subject.kind == "loss":
+        return False
+    mask = subject.inputs[name].reshape(subject.n_sequences, -1)
+    base, reached = subject.by_token(subject.run()), {True: False, False: False}
+    for sequence, row in enumerate(mask == value):
+        for same in (True, False):
+            token = next((i for i, x in enumerate(row.tolist()) if x == same), None)
+            if token is None:
+                continue
+            other = subject.run(subject.replaced(subject.inputs, source, sequence, token))
+            moved = changed(base, subject.by_token(other))[sequence] > DIFFERENT
+            if len(moved) == len(row):
+                moved = (moved & row).index_fill(0, torch.tensor(token), False)
+            reached[same] |= bool(moved.any())
+    return reached[True] and not reached[False]
+
+
+def as_claimed(subject: Subject, found: Finding) -> Finding:
+    """A finding on a mask that means the other thing, which may be the claim's mistake."""
+    claim = subject.claims.mask
+    if claim is None or claim.true not in TURNED or found.cause != "mask of wrong polarity":
+        return found
+    remedy = f'{found.remedy}; or claim "true": "{TURNED[claim.true]}"'
+    return replace(found, done=f"{found.done} (True = {claim.true}, as claimed)", remedy=remedy)
 
 
 def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int) -> Inputs:
@@ -20,7 +73,7 @@ def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: in
     view = [n_sequences if a == "b" else n_keys if a == "k" else 1 for a in claim.shape]
     mask = one.reshape(view).expand(shape)
     old = inputs.get(name)
-    if isinstance(old, Tensor):
+    if isinstance(old, Tensor) and len(old.unique()) > 1:
         before = decoded(old, claim)
         for axis, size in enumerate(shape[-before.dim() :] if before.dim() else []):
             before = before.narrow(axis, 0, min(size, before.shape[axis]))

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from attnbook.doctor.claims import Claims
 from attnbook.doctor.manners import modules_in
+from attnbook.doctor.masking import without_padding
 from attnbook.doctor.subject import (
     DIFFERENT,
     LABELS,
@@ -91,6 +92,7 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         subject.vocabularies = dict(_vocabularies(subject))
         if subject.claims.batch_first is None and _tokens_come_first(subject):
             subject.batch, subject.tokens, subject.out_tokens = 1, 0, 0
+        subject.inputs = without_padding(subject, masks)
         subject = _doubled(subject)
         return subject if subject.kind == "pictures" else _shortened(subject)
 

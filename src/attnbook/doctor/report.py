@@ -66,7 +66,7 @@ class NotJudged:
 
 @dataclass(frozen=True)
 class Report:
-    """Findings, what was not judged, and what held.
+    """Findings, what was not judged, what held, and the claims that could not be tested.
 
     Example:
         >>> report = Report("x → vectors", passed=("batch", "future"))
@@ -80,6 +80,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     passed: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -99,8 +100,8 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is no error, for ``assert diagnose(module, x).healthy``."""
-        return not self.errors
+        """True if there is no error and each claim was tested, for ``assert report.healthy``."""
+        return not self.errors and not self.untested
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -130,6 +131,8 @@ class Report:
             return "NOT healthy: the example can't be called"
         state = "healthy" if self.healthy else "NOT healthy"
         count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
+        if self.untested:
+            count += f", claimed and not tested: {', '.join(self.untested)}"
         if self.raised:
             count += f", {_number(self.raised, 'check')} raised"
         return f"{state}: {count} ({self.subject})"

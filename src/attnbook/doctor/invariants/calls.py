@@ -15,10 +15,10 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.padded import padded
 from attnbook.doctor.manners import restored
-from attnbook.doctor.masking import block
+from attnbook.doctor.masking import as_claimed, block
 from attnbook.doctor.modes import foreign, random_operations
 from attnbook.doctor.observed import Results
-from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.report import Finding, Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, cast, changed, copied, seed_all
 
 MODES = {False: "evaluation", True: "training"}
@@ -29,7 +29,8 @@ def finite(subject: Subject) -> Results:
     masks = bool(_other_masks(subject))
     if masks and locate.all_closed(subject) and subject.run(subject.fresh(0)).isfinite().all():
         done, found = "observed the logits of the example", "the mask forbids every key to all"
-        yield finding("error", "finite", _closing(subject), done, found, "a key that is open")
+        right = "a key that is open"
+        yield _closed(subject, finding("error", "finite", _closing(subject), done, found, right))
         return
     for scale, cause in ((1.0, "NaN or infinity"), (40.0, "overflow")):
         if scale > 1 and subject.is_ids(subject.target):
@@ -42,12 +43,14 @@ def finite(subject: Subject) -> Results:
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
         cause = "mask of wrong polarity" if "strictly later" in patterns else cause
-        cause = _closing(subject) if locate.all_closed(subject) else cause
+        closed = locate.all_closed(subject)
+        cause = _closing(subject) if closed else cause
         level: Level = "error" if scale == 1 else "warning"
         given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
         done = f"called it with {given}" + " 40 times as long" * (scale > 1)
         found = f"{bad} of {output.numel()} numbers are NaN or infinite"
-        yield finding(level, "finite", cause, done, found, "numbers")
+        one = finding(level, "finite", cause, done, found, "numbers")
+        yield _closed(subject, one) if closed else one
         return
 
 
@@ -58,6 +61,13 @@ def _closing(subject: Subject) -> str:
         if not any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions):
             return "mask of wrong polarity"
     return "mask forbids everything" if _other_masks(subject) else "mask of wrong polarity"
+
+
+def _closed(subject: Subject, found: Finding) -> Finding:
+    """A finding on closed attention, which a wrong claim about the example's mask explains."""
+    claim = subject.claims.mask
+    ours = claim is not None and claim.argument in _other_masks(subject)
+    return as_claimed(subject, found) if ours else found
 
 
 def _other_masks(subject: Subject) -> Inputs:
@@ -196,7 +206,7 @@ def untouched(subject: Subject) -> Results:
 
 def _all_ids(subject: Subject) -> Iterator[Inputs]:
     """The example, other tokens, some masked, and inputs with one id after the other."""
-    yield subject.inputs
+    yield {**subject.inputs, **_other_masks(subject)}
     yield _with_padding(subject)
     for name in filter(subject.is_ids, subject.sources):
         ids, size = subject.inputs[name], subject.vocabulary(name)

@@ -11,7 +11,7 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.invariants.leaks import padding_leak
-from attnbook.doctor.masking import block, mask_inputs
+from attnbook.doctor.masking import TURNED, as_claimed, block, mask_inputs
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Finding, Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, last
@@ -46,10 +46,23 @@ def padding(subject: Subject) -> Results:
                 for found in _compared(subject, name, allowed):
                     compared = True
                     if found is not None:
-                        yield found
+                        yield _or_turned(subject, name, allowed, found)
                         return
         if not compared:
             yield NotJudged("padding", "it takes one length only")
+
+
+def _or_turned(subject: Subject, name: str, allowed: Tensor, found: Finding) -> Finding:
+    """The finding, or that the mask means the other thing, if that explains it."""
+    claim = subject.claims.mask
+    if claim is None or claim.true not in TURNED:
+        return found
+    claims = replace(subject.claims, mask=replace(claim, true=TURNED[claim.true]))
+    if any(_compared(replace(subject, claims=claims, traces={}), name, allowed)):
+        return found
+    cause = "mask of wrong polarity"
+    turned = finding("error", "padding", cause, found.done, found.found, found.right)
+    return as_claimed(subject, turned)
 
 
 def padded(subject: Subject) -> list[str]:

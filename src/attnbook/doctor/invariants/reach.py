@@ -67,9 +67,9 @@ def order_of_sequences(subject: Subject) -> Results:
 
 
 def _has_more(subject: Subject) -> bool:
-    """Whether the example has other tensors than tokens: masks, positions, conditions."""
+    """Whether the example has other tensors that tell tokens apart: positions, conditions."""
     return any(
-        isinstance(value, Tensor) and value.dim() and name not in subject.sources
+        isinstance(value, Tensor) and len(value.unique()) > 1 and name not in subject.sources
         for name, value in subject.inputs.items()
     )
 
