@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any
 
 from attnbook.training.config import TrainingConfig
 from attnbook.training.history import History
@@ -18,9 +18,9 @@ except ModuleNotFoundError:  # no bar is no reason not to train
 _bars: list[Any] = []
 
 
-def writable(text: str, stream: TextIO) -> str:
+def writable(text: str, stream: Any) -> str:
     """The text, with the numbers of those letters that the stream's encoding lacks."""
-    encoding = stream.encoding or "utf-8"
+    encoding: str = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -84,7 +84,7 @@ def bar(config: TrainingConfig, history: History, here: Processes) -> Iterator[C
 class _Lenient:
     """A stream whose failures are nobody's: tqdm would pass them on, holding its lock."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> None:
