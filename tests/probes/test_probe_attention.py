@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from probed import TOKENS, Run, near, row
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import attnbook.attention
 from attnbook import (
@@ -161,35 +162,104 @@ def test_row_of_the_innermost_module_with_parameters() -> None:
     assert probe.attention["calls"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "softmax",
-    [
-        lambda s: s.softmax(-1),
-        lambda s: torch.softmax(s, dim=2),
-        lambda s: F.softmax(s, -1, dtype=torch.float64),
-        nn.Softmax(dim=-1),
-        lambda s: torch.special.softmax(s, -1),
-        lambda s: torch.softmax(input=s, dim=-1),
-    ],
-)
-def test_other_softmaxes_are_named(softmax: Callable[[Tensor], Tensor]) -> None:
-    model = nn.ModuleDict({"attn": Run(lambda x: softmax(x @ x.mT) @ x), "ours": nn.Identity()})
+def attend_by_flex(x: Tensor) -> Tensor:
+    x = x[:, None].detach()
+    return flex_attention(x, x, x)
+
+
+@torch.library.custom_op("attnbook_tests::flash_attn", mutates_args=())
+def registered(x: Tensor) -> Tensor:
+    return (x @ x.mT).softmax(-1) @ x
+
+
+def exp_over_sum(s: Tensor) -> Tensor:
+    s = (s - s.amax(-1, keepdim=True)).exp()
+    return s / s.sum(-1, keepdim=True)
+
+
+def divided_in_place(s: Tensor) -> Tensor:
+    s = s.masked_fill(~causal_mask(5), -math.inf).exp()
+    s /= s.sum(-1, keepdim=True)
+    return s
+
+
+# The function that is named, and an attention by it.
+UNREAD: list[tuple[str, Callable[[Tensor], object]]] = [
+    ("softmax", lambda x: (x @ x.mT).softmax(-1) @ x),
+    ("softmax", lambda x: torch.softmax(x @ x.mT, dim=2) @ x),
+    ("softmax", lambda x: F.softmax(x @ x.mT, -1, dtype=torch.float64) @ x),
+    ("softmax", lambda x: nn.Softmax(dim=-1)(x @ x.mT) @ x),
+    ("special_softmax", lambda x: torch.special.softmax(x @ x.mT, -1) @ x),
+    ("softmax", lambda x: torch.softmax(input=x @ x.mT, dim=-1) @ x),
+    ("softmin", lambda x: F.softmin(-x @ x.mT, -1) @ x),
+    ("softmax", lambda x: torch.einsum("bqc,bkc->bqk", x, x)[..., None].softmax(2)),
+    ("softmax", torch.vmap(lambda x: (x @ x.mT).softmax(-1) @ x)),
+    ("softmax.int", lambda x: torch.ops.aten.softmax.int(x @ x.mT, -1) @ x),
+    ("_safe_softmax", lambda x: torch._safe_softmax(x @ x.mT, -1) @ x),
+    ("gumbel_softmax", lambda x: F.gumbel_softmax(x @ x.mT) @ x),
+    ("div", lambda x: exp_over_sum(x @ x.mT) @ x),
+    ("div", lambda x: exp_over_sum((x @ x.mT).half()) @ x.half()),
+    ("div_", lambda x: divided_in_place(x @ x.mT) @ x),
+    ("exp", lambda x: (x @ x.mT).log_softmax(-1).exp() @ x),
+    ("exp", lambda x: (x @ x.mT - (x @ x.mT).logsumexp(-1, keepdim=True)).exp() @ x),
+    ("normalize", lambda x: F.normalize((x @ x.mT).exp(), p=1, dim=-1) @ x),
+    ("flex_attention", attend_by_flex),
+    (
+        "_scaled_dot_product_attention_math",
+        lambda x: torch._scaled_dot_product_attention_math(x, x, x)[0],
+    ),
+    (
+        "scaled_dot_product_attention",
+        lambda x: torch.ops.aten.scaled_dot_product_attention(x, x, x),
+    ),
+    ("flash_attn", registered),
+    (
+        "scaled_dot_product_attention of other than plain tensors",
+        torch.vmap(lambda x: F.scaled_dot_product_attention(x, x, x)),
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:flex_attention called:UserWarning")
+@pytest.mark.parametrize(("name", "attend"), UNREAD)
+def test_other_attentions_are_named(name: str, attend: Callable[[Tensor], object]) -> None:
+    model = nn.ModuleDict({"attn": Run(attend), "ours": nn.Identity()})
+    x = torch.randn(2, 5, 4)
+    expected = attend(x) if name != "gumbel_softmax" else None
     with Probe(model) as probe:
         for _ in range(2):
-            model["attn"](torch.randn(2, 5, 4))
+            output = model["attn"](x)
+    assert expected is None or torch.equal(output, expected)
     assert len(probe.attention) == 0
     (reason,) = probe.unread
-    assert reason.startswith("attn: a softmax over its last dimension that the probe does not read")
+    assert reason.startswith(f"attn: {name.split('.')[0]}")
+    assert "may be an attention, which the probe does not read" in reason
     assert str(probe.attention).endswith("not read: attn (probe.unread says why)")
 
 
 @pytest.mark.parametrize(
     "compute",
-    [lambda x: x[0].softmax(-1), lambda x: x.softmax(1), lambda x: x.log_softmax(-1)],
+    [
+        lambda x: x[0].softmax(-1),
+        lambda x: x.softmax(1),
+        lambda x: x.log_softmax(-1),
+        lambda x: x.exp() / 2,
+        lambda x: F.normalize(x, dim=-1) / x.norm(dim=-1, keepdim=True),
+        lambda x: x.exp() / x.exp().sum(1, keepdim=True),
+        lambda x: (0 * x) / 3,
+        lambda x: F.layer_norm(x, (4,)) / (1 + x.square().mean(-1, keepdim=True)),
+    ],
 )
-def test_softmaxes_that_cannot_be_attentions(compute: Callable[[Tensor], Tensor]) -> None:
+def test_what_cannot_be_an_attention(compute: Callable[[Tensor], Tensor]) -> None:
     with Probe(model := nn.Sequential(Run(compute))) as probe:
         model(torch.randn(2, 5, 4))
         torch.randn(2, 5, 4).softmax(-1)  # outside the model
     assert probe.unread == ()
     assert "not read" not in repr(probe.attention)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_torch_jit_has_made_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4)))
+    with pytest.raises(TypeError, match=r"^1 is of torch\.jit: give the module that it was made"):
+        Probe(model)

@@ -1,6 +1,7 @@
 """How attentions are read: the calls of torch functions that a model makes."""
 
 import math
+import re
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -12,14 +13,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnbook import attention
-from attnbook.probes.statistics import aside, attention_sums, readable, wide
+from attnbook.probes.statistics import are_weights, aside, attention_sums, readable, wide
 
 ENTRIES_AT_ONCE = 2**20
 """Logits of a kernel computed at a time, to spare memory."""
 
+ATTENTION = re.compile(r"attention|attn|transformer_encoder|(?<!log_)softm(ax|in)")
+"""In the name of a function of torch, or of one that is registered there: it may attend."""
+
+NORMALIZATION = re.compile(r"(exp2?|div|divide|true_divide|normalize)_?(\.|$)")
+"""A softmax that is written out ends with one of these."""
+
 
 class AttentionReader(TorchFunctionMode):
-    """Sees each call of a torch function; reads the attentions and notes other softmaxes.
+    """Sees each call of a torch function; reads the attentions and notes what may be one.
 
     Attentions are ``F.scaled_dot_product_attention``, ``F.multi_head_attention_forward`` and this
     package's definition, whose :func:`attnbook.attention.attention_weights` is replaced meanwhile.
@@ -32,7 +39,8 @@ class AttentionReader(TorchFunctionMode):
         super().__init__()
         self.running = running
         self.sums: dict[nn.Module, list[Tensor]] = {}
-        self.unread: dict[nn.Module, None] = {}
+        self.unread: dict[nn.Module, str] = {}  # the name of a function
+        self._perhaps: list[tuple[nn.Module, str, Tensor]] = []
         self._weights = attention.attention_weights
 
     def __enter__(self) -> "AttentionReader":
@@ -43,6 +51,9 @@ class AttentionReader(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         attention.attention_weights = self._weights
+        for module, name, found in self._perhaps:
+            if error[0] is None and found:
+                self.unread.setdefault(module, name)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -52,16 +63,22 @@ class AttentionReader(TorchFunctionMode):
             return self._kernel(*args, **kwargs)
         if function is F.multi_head_attention_forward:
             return self._multi_head(function)(*args, **kwargs)
-        if getattr(function, "__name__", "") in ("softmax", "special_softmax"):
-            self._note(*args, **kwargs)
-        return function(*args, **kwargs)
+        output, name = function(*args, **kwargs), getattr(function, "__name__", "")
+        if ATTENTION.search(name) or NORMALIZATION.match(name):
+            self._note(name, output, args, kwargs)
+        return output
 
     def _read(self, sums: Callable[..., Tensor], *args: Any, **kwargs: Any) -> None:
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-        module = self.running()
-        if module is not None and all(readable(x) or x.dtype == torch.bool for x in given):
+        if (module := self.running()) is None:
+            return
+        if all(readable(x) or x.dtype == torch.bool for x in given):
             with aside(given[0]):
                 self.sums.setdefault(module, []).append(sums(*args, **kwargs))
+        elif all(x.numel() for x in given):
+            self.unread.setdefault(
+                module, "scaled_dot_product_attention of other than plain tensors"
+            )
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Tensor:
         output = F.scaled_dot_product_attention(*args, **kwargs)
@@ -87,10 +104,20 @@ class AttentionReader(TorchFunctionMode):
         }
         return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
-    def _note(self, input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> None:
-        over_keys = input.dim() > 2 and dim in (-1, input.dim() - 1)
-        if over_keys and (module := self.running()) is not None:
-            self.unread[module] = None
+    def _note(self, name: str, output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, dim = (*args, None, None)[:2]
+        x, dim = kwargs.get("input", x), kwargs.get("dim", dim)
+        if (module := self.running()) is None or module in self.unread:
+            return
+        if "softm" in name and isinstance(x, Tensor) and isinstance(dim, int):
+            batched = torch._C._functorch.is_functorch_wrapped_tensor(x)  # a dimension more
+            if x.dim() + batched > 2 and dim % x.dim() + batched > 1:
+                self.unread[module] = name
+        elif ATTENTION.search(name) and "softm" not in name:
+            self.unread[module] = name
+        elif readable(output) and output.dim() > 2:
+            with aside(output):  # the answer is read at the end: a GPU would have to wait for it
+                self._perhaps.append((module, name, are_weights(output)))
 
 
 def kernel_sums(

@@ -1,6 +1,7 @@
 """The probe: hooks on a model while it runs, and three tables afterwards."""
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,9 +34,12 @@ ATTENTION = (
 )
 PARAMETERS = (*NAME, "rms", "gradient_rms", "update")
 UNREAD = (
-    "a softmax over its last dimension that the probe does not read; it reads "
-    "F.scaled_dot_product_attention, in Hugging Face's models attn_implementation='sdpa'"
+    "may be an attention, which the probe does not read; it reads F.scaled_dot_product_attention, "
+    "in Hugging Face's models attn_implementation='sdpa'"
 )
+
+COMPILERS = {"torch._dynamo", "torch.nn.attention.flex_attention"}
+"""If one of them is imported, something may be compiled while it runs."""
 
 
 class Probe:
@@ -61,7 +65,8 @@ class Probe:
         queries that may attend to something: ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}`,
         ``perplexity`` :math:`e^{H_i}`, the allowed ``keys``, and the ``largest`` weight. Read are
         ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`` and
-        :func:`attnbook.attention.attention_weights`; :attr:`unread` names other softmaxes.
+        :func:`attnbook.attention.attention_weights`; :attr:`unread` names other softmaxes, also
+        those written out, and other functions whose names say that they attend.
 
     :attr:`parameters`
         A row for each parameter: ``rms`` before the block, ``gradient_rms`` as the last
@@ -73,7 +78,7 @@ class Probe:
 
     The model computes the same to the last bit. Only torch's own Transformer modules, evaluated
     without gradients, differ by rounding: no hook sees their fused paths, so they are not taken.
-    Compiled models run uncompiled.
+    Compiled models run uncompiled. No hook sees into what ``torch.jit`` has made.
 
     Args:
         model: any module.
@@ -83,6 +88,7 @@ class Probe:
         rank_sequences: how many sequences of a batch the rank is the mean of; ``None`` for all.
 
     Raises:
+        TypeError: if a module is scripted or traced by ``torch.jit``.
         ValueError: if no module fits one of ``only``.
         RuntimeError: if it is entered twice, or a table is read before the block has ended.
 
@@ -111,6 +117,9 @@ class Probe:
             for name, module in model.named_modules()
             if "_orig_mod" not in module._modules  # what torch.compile puts around it
         }
+        for module, name in self._modules.items():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(f"{name} is of torch.jit: give the module that it was made from")
         fitting = list(self._modules if only is None else self._fitting(only))
         self._read = {one for module in fitting for one in _that_run(module)}
         self._inside = {inner for module in fitting for inner in module.modules()}
@@ -142,8 +151,9 @@ class Probe:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Modules with a softmax that may be an attention and was not read, and why."""
-        return tuple(f"{self._modules[module]}: {UNREAD}" for module in self._reader.unread)
+        """Modules with what may be an attention and was not read: the function, and why."""
+        unread = self._reader.unread.items()
+        return tuple(f"{self._modules[module]}: {name} {UNREAD}" for module, name in unread)
 
     def __enter__(self) -> "Probe":
         """Set the hooks."""
@@ -155,7 +165,7 @@ class Probe:
                 self._keep(module.register_forward_pre_hook(self._begin))
                 self._keep(module.register_forward_hook(self._end, always_call=True))
             self._watch_parameters()
-            if any(map(_is_compiled, self._model.modules())):
+            if COMPILERS & sys.modules.keys():
                 self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
             self._hooks.enter_context(self._reader)
         except BaseException:
@@ -313,10 +323,6 @@ def _tokens_first(model: nn.Module) -> set[nn.Module]:
         and any(not getattr(inner, "batch_first", True) for inner in module.modules())
         for inner in module.modules()
     }
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 def _in_backward() -> bool:

@@ -149,6 +149,18 @@ def attention_row(sums: list[float]) -> tuple[float | None, ...]:
     return variance, in_row / pairs, *means
 
 
+def are_weights(x: Float[Tensor, "... keys"]) -> Bool[Tensor, ""]:
+    """Whether the rows are what a softmax gives: not negative, of sum one, or of nothing.
+
+    Example:
+        >>> are_weights(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+        tensor(True)
+    """
+    sums = wide(x).sum(-1)
+    ones = (sums - 1).abs() < 0.01  # rounded to half precision, perhaps
+    return ones.any() & (ones | (sums == 0) | sums.isnan()).all() & ~(x < 0).any()
+
+
 def ratio(a: float, b: float) -> float | None:
     """Their ratio, or ``None`` if there was nothing to divide by."""
     return a / b if b else None
