@@ -79,6 +79,28 @@ SYNONYMS: list[list[str]] = [
     ["equal", "identical", "equals"],
     ["longer", "extrapolate", "length generalization"],
     ["saturate", "saturation"],
+    [
+        "attention on one page",
+        "what is attention",
+        "what is self attention",
+        "how does attention work",
+        "how does self attention work",
+        "attention explained",
+        "explain attention",
+        "introduction to attention",
+        "attention mechanism",
+    ],
+    [
+        "a whole transformer",
+        "what is a transformer",
+        "how does a transformer work",
+        "how do transformers work",
+        "transformer explained",
+        "transformer from scratch",
+        "build a transformer",
+        "implement a transformer",
+        "encoder decoder from scratch",
+    ],
 ]
 
 # Set around what is not plain words on the page: a mark is looked for between them.

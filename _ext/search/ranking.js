@@ -95,12 +95,14 @@ globalThis.searchBook = function (query, limit) {
   const found = pieces(read);
   const phrases = found.filter((piece) => piece.phrase);
   const words = found.filter(({ at, phrase }) => !phrase && !phrases.some((each) => each.at <= at && at < each.at + each.text.length));
-  const last = names(read.match(WORD)?.at(-1) ?? "")[0];
   // Attention is everywhere.
   const all = [...phrases, ...words].map(({ wanted }) => wanted).filter((wanted) => wanted.length);
   const telling = all.filter((wanted) => !wanted.includes(stem("attention")));
   const looked = telling.length ? telling : all;
   const terms = looked.flat();
+  // What may still be typed is found by its beginning, unless it was set aside above.
+  const typed = names(read.match(WORD)?.at(-1) ?? "")[0];
+  const last = terms.includes(stem(typed ?? "")) || !spread.has(typed) ? typed : undefined;
   const hits = index.search(query, {
     tokenize: () => [...new Set([...terms, last])].filter(Boolean),
     boost: { title: 4, path: 2 },

@@ -36,6 +36,13 @@ def test_downloaded_notebook_says_how_to_run_and_is_plain_markdown(path):
     ]
 
 
+def test_first_page_says_how_large_the_folder_is():
+    intro = (ROOT / "intro.md").read_text(encoding="utf-8")
+    said = re.search(r"the whole folder</a> \(([\d.]+) MB\)", intro)[1]
+    size = (HTML / f"{FOLDER}.zip").stat().st_size
+    assert float(said) == pytest.approx(size / 1e6, rel=0.1)
+
+
 def test_roles_and_directives_become_words():
     named = names(BIBLIOGRAPHY)
     source = "A {term}`head`, {term}`two <head>`, {cite:t}`press2017`, {cite:p}`ba2016,he2015`."

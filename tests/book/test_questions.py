@@ -83,6 +83,17 @@ def test_evidence_is_folded_and_names_its_source(entry):
     assert re.search(r"\]\((\d\d_\w+|implementations)\.ipynb\)", fold)
 
 
+def test_no_digit_opens_a_sentence():
+    prose = BLOCK.sub("", PAGE)
+    assert re.findall(r"(?m)(?:^(?:- )?|(?<=[.!?]) )\[?\d[^.]{0,40}", prose) == []
+
+
+def test_mathematics_in_headings_is_set():
+    """Names with an index, roots and code: as formulas or as code, not as letters."""
+    plain = [re.sub(r"\$[^$]+\$|`[^`]+`", "", entry.question) for entry in ENTRIES]
+    assert [heading for heading in plain if re.search(r"[√−_]|\w\.\w|\w\(", heading)] == []
+
+
 def test_pictures_are_many_and_described():
     pictures = [text for kind, text in BLOCK.findall(PAGE) if kind in ("{claim-bars}", "{cells}")]
     assert len(pictures) >= 8
