@@ -36,6 +36,10 @@ SWITCH = (
     "Show all code and evidence</button></p>"
 )
 
+# By what they count; "one" and "no" also mean other things.
+COUNTS = ["none", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+COUNTS += ["eleven", "twelve"]
+
 Claim = dict[str, Any]
 
 
@@ -81,6 +85,12 @@ def _quoted_numbers(text: str) -> list[str]:
     return re.findall(r"(?:± *)?(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text.replace("−", "-"))
 
 
+def _in_digits(text: str, claim: Claim) -> str:
+    """A count in a word, ``six`` of twelve, if the claim counts something."""
+    counts = re.fullmatch(r"\d+( \w+)?", claim["measured"])
+    return str(COUNTS.index(text)) if counts and text in COUNTS else text
+
+
 def _shows(quoted: str, claim: Claim) -> bool:
     """Is ``quoted`` one of the claim's numbers, or errors, rounded as it is written?
 
@@ -120,7 +130,8 @@ class ClaimLinks(SphinxTransform):
             return
         # On another text than the committed outputs came from, or under another arithmetic, the
         # prose can't know the numbers.
-        for quoted in [] if claim["elsewhere"] else _quoted_numbers(link.astext()):
+        text = _in_digits(link.astext(), claim)
+        for quoted in [] if claim["elsewhere"] else _quoted_numbers(text):
             if not _shows(quoted, claim):
                 logger.warning(
                     "the prose says %s, claim %r says: measured %s; claimed %s",

@@ -9,6 +9,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
 from attnbook.book.figures import INK, PAPER
@@ -83,9 +84,19 @@ def without_thebe(app: Sphinx, config: Config) -> None:
     ]
 
 
+def number_by_page(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Figures of a page without a number count from 1, as a chapter's do."""
+    for kinds in env.toc_fignumbers.values():
+        for figures in kinds.values():
+            if all(len(number) == 1 for number in figures.values()):
+                figures.update((figure, (n,)) for n, figure in enumerate(figures, start=1))
+    return []
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.connect("config-inited", without_thebe)
+    app.connect("env-get-updated", number_by_page, priority=600)  # after Sphinx has numbered them
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -119,6 +119,15 @@ def test_the_main_path_is_at_most_1800_words_and_has_pictures(path):
     assert len(words) <= 1800 or path.stem == LOOKED_UP
 
 
+def test_figures_of_a_page_count_from_one(path):
+    built = HTML / "chapters" / f"{path.stem}.html"
+    page = BeautifulSoup(built.read_text("utf-8"), "html.parser")
+    numbers = [
+        int(number.text.rpartition(".")[2]) for number in page.select("figcaption .caption-number")
+    ]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 def test_page_is_at_most_one_and_a_half_megabytes(path):
     page = HTML / "chapters" / f"{path.stem}.html"
     assert page.exists(), "run `make html` first"

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from attnbook.book.build import claims_of
 from attnbook.book.cells import required_tag, studies_behind, tag_of
-from attnbook_evidence import words_of
+from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
 SHOWN = "details:is(.claim, .claims-run, .fold)"
@@ -72,6 +72,13 @@ def test_studies_are_followed_by_name():
     cells = [cell("runs = study('one')"), cell("def f():\n    return runs['a']\nx = 2")]
     cells += [cell("claim('a', f(), label='a')"), cell("claim('b', x, label='b')")]
     assert list(studies_behind(cells)) == [[], [], ["one"], []]
+
+
+def test_a_count_in_a_word_is_checked_as_a_number_is():
+    assert _in_digits("six", {"measured": "7 runs"}) == "6"
+    assert _in_digits("none", {"measured": "0"}) == "0"
+    assert _in_digits("seven", {"measured": "100 %"}) == "seven"  # what seven learned, not how many
+    assert _in_digits("all six", {"measured": "6"}) == "all six"
 
 
 def test_words_of_a_column_meet_those_of_a_claim():

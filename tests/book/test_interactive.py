@@ -18,6 +18,7 @@ from axe_playwright_python.sync_playwright import Axe
 from built import CHAPTERS, HTML
 from playwright.sync_api import Browser, Page, expect
 
+from attnbook.book.interactive.date_reader import NOTES
 from attnbook.book.interactive.drawing import fill
 from attnbook.book.interactive.figure import HERE, Figure, Slider, Switch, script
 
@@ -299,3 +300,12 @@ def test_only_pages_with_a_figure_load_its_scripts(page, site):
     open_figure(page, site, NAMES[0])
     assert [url.rpartition("/")[2] for url in asked if "d3" in url] == ["d3.min.js"]
     assert all(url.startswith((site, "data:")) for url in asked)
+
+
+def test_date_reader_says_which_known_phrases_are_not_yet_learned():
+    """The first choices are read correctly, and a known one that is not says so in its label."""
+    _, figure = figures()["date_reader"]
+    for i, phrase in enumerate(figure.data["phrases"]):
+        not_yet = NOTES.get(phrase["text"]) == "not yet learned"
+        if i < 4 or not_yet:
+            assert (phrase["answer"] != phrase["iso"]) == not_yet, phrase["text"]

@@ -5,6 +5,8 @@ BREAKS = [
     ("deep-package", "added = skip * x + f", "added = f"),
     # only one of them divided
     ("deep-both", 'changed(f"both by sqrt({n})")', 'changed("W_2 by sqrt(48)")'),
+    # the line of another scheme
+    ("deep-predicted-48", 'start="glorot", scheme="plain")', 'start="glorot", scheme="both")'),
     # half of the kernel
     ("deep-relu-raises", "np.sqrt(1 - rho**2) + rho * angle", "rho * angle"),
     # branches that are not zero

@@ -1,5 +1,5 @@
 BREAKS = [
-    # the right model has no causal mask
+    # the correct model has no causal mask
     ("bug-right-holds", "BUGS.get(name, Attention)).eval()", 'BUGS["no causal mask"]).eval()'),
     # queries and keys before they are turned
     ("bug-scale-right", "q, k = module.rotated(q, k, torch.arange(x.shape[1]))", "pass"),
@@ -11,6 +11,12 @@ BREAKS = [
     ),
     # the last token changes, too
     ("bug-order-head", "[0, 2, 1, *range(3, 12)]", "[0, 2, 1, *range(11, 2, -1)]"),
+    # attention over the batch, compared with itself
+    (
+        "bug-batch-alone",
+        'gallery["attention over the batch", number]',
+        'gallery["attention over the batch", "held out"]',
+    ),
     # nobody says how a cache is used
     ("bug-named", '"position": "rotary", "cache": step,', '"position": "rotary",'),
     # not long enough

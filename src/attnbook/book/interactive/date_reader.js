@@ -17,7 +17,7 @@ attnbookFigures.compute.date_reader = (settings, { phrases }, { range }) => {
     x_best: x[best],
     writes: write((k) => written[k] ?? ""),
     wrong: write((k) => iso !== "" && k <= at && due[k] !== written[k]),
-    verdict: !iso ? "no single right answer" : answer === iso ? "✓ right" : `✗ right: ${iso}`,
+    verdict: !iso ? "no single right answer" : answer === iso ? "✓ correct" : `✗ correct: ${iso}`,
     after: at ? `After “${begun}”` : "First",
     token: quoted(token), whom: reads[best], place: best + 1,
     p_cut: step.p_cut, instead: quoted(next), case: !cut ? "whole" : step.p_cut === p ? "same" : "cut",

@@ -19,19 +19,24 @@ from attnbook.book.interactive.figure import Choice, Figure, Handle, Slider, Swi
 
 PHRASES = {
     "mardi 5 mars 2024": "2024-03-05",
+    "2024年3月5日": "2024-03-05",
+    "March 2024": "2024-03",
+    "25/12/99": "1999-12-25",
     "Tuesday, March 5, 2024": "2024-03-05",
     "вторник, 5 марта 2024 г.": "2024-03-05",
-    "2024年3月5日": "2024-03-05",
-    "25/12/99": "1999-12-25",
-    "March 2024": "2024-03",
     "2024 March 5": "2024-03-05",
     "5. března 2024": "2024-03-05",
     "03/04/05": "",
     "31 February 2023": "",
     "5. listopada 2024.": "",
 }
-"""Phrase -> its right answer, "" where none is, or several are."""
+"""Phrase -> its correct answer, "" where none is, or several are.
+
+The model of the page stops early: the first four phrases it reads correctly, the next two not yet.
+"""
 NOTES = {
+    "Tuesday, March 5, 2024": "not yet learned",
+    "вторник, 5 марта 2024 г.": "not yet learned",
     "2024 March 5": "new order",
     "5. března 2024": "Czech",
     "03/04/05": "ambiguous",
@@ -78,7 +83,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "top": top,
         "answer": answer,
         "verdict": "no single right answer" if iso == ""
-        else "✓ right" if answer == iso else f"✗ right: {iso}",
+        else "✓ correct" if answer == iso else f"✗ correct: {iso}",
         "sure": phrase["sure"],
         "after": f"After “{answer[:at]}”" if at else "First",
         "token": quoted(token),
@@ -198,9 +203,9 @@ date_reader = Figure(
         {"at": 0},
         {"at": 6},
         {"at": 9, "cut": True},
-        {"phrase": "2", "at": 10, "cut": True},
-        {"phrase": "3", "at": 6, "cut": True},
-        {"phrase": "5", "at": 10},
+        {"phrase": "5", "at": 10, "cut": True},
+        {"phrase": "1", "at": 6, "cut": True},
+        {"phrase": "2", "at": 10},
         {"phrase": "6", "at": 10},
         {"phrase": "8", "at": 0, "cut": True},
         {"phrase": "10", "at": 7},
