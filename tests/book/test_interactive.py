@@ -145,7 +145,7 @@ def test_a_figure_is_described_and_carries_little(name):
 def test_texts_with_numbers_round_a_half_away_from_zero():
     numbers = {"x": 0.125, "y": -2.5, "n": 12345, "w": [math.nan, math.inf]}
     assert fill("{x:.0%} {x:.2f} {y:.0f} {n:,} {w.0:.1f} {w.1}", numbers) == (
-        "13% 0.13 −3 12,345 NaN ∞"
+        "13\xa0% 0.13 −3 12,345 NaN ∞"
     )
 
 

@@ -11,6 +11,8 @@ BREAKS = [
     ("one-loss", "norm(out) @ W_out", "out @ W_out"),
     # the optimizer gets the blocks alone
     ("one-step", "    model.parameters(), lr", "    model.blocks.parameters(), lr"),
+    # a model that has not learned
+    ("one-agrees", "steps=250", "steps=1"),
     # another edge is cut
     ("one-cut", "edges[row, 0, at, nouns[:, 0]]", "edges[row, 0, at, nouns[:, 1]]"),
     # with positions the order counts

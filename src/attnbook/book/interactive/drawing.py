@@ -35,7 +35,7 @@ def fill(template: str, numbers: Numbers) -> str:
 
     Example:
         >>> fill("key {best}: {weights.1:.0%}", {"best": 1, "weights": [0.2, 0.845]})
-        'key 1: 85%'
+        'key 1: 85\xa0%'
     """
 
     def value(match: Any) -> str:
@@ -45,7 +45,7 @@ def fill(template: str, numbers: Numbers) -> str:
 
 
 def formatted(value: Any, spec: str) -> str:
-    """A number as text, the way that d3.format writes it."""
+    """A number as text, the way that d3.format writes it, a "%" behind a no-break space."""
     if isinstance(value, str) or value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -59,7 +59,7 @@ def formatted(value: Any, spec: str) -> str:
     text = str(exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
     if not float(text):
         text = text.removeprefix("-")
-    return text.replace("-", "−") + "%" * percent
+    return text.replace("-", "−") + "\xa0%" * percent
 
 
 @dataclass(frozen=True)

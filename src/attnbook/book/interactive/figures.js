@@ -24,7 +24,7 @@
     if (Number.isNaN(value)) return "NaN";
     if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
     if (!spec) return d3.format("~g")(+value.toPrecision(6)).replace("-", "−");
-    return d3.format(spec === "," ? ",.0f" : spec)(value).replace("-", "−");
+    return d3.format(spec === "," ? ",.0f" : spec)(value).replace("-", "−").replace("%", "\xa0%");
   };
   const fill = (template, numbers) =>
     template.replace(/\{([\w.]+)(?::([^}]*))?\}/g, (_, path, spec) => formatted(lookUp(path, numbers), spec));
