@@ -1,11 +1,16 @@
-// A formula that scrolls is in reach of the keyboard; one that fits is no stop for it.
+// What is wider than its box scrolls: it fades where there is more, and is in reach of the keyboard.
 document.addEventListener("DOMContentLoaded", () => {
-  const observer = new ResizeObserver((entries) => {
-    for (const { target } of entries)
-      if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
-      else target.removeAttribute("tabindex");
-  });
-  document
-    .querySelectorAll(".equation > .formula, .formula.wide")
-    .forEach((formula) => observer.observe(formula));
+  const boxes = ".equation > .formula, .formula.wide, .highlight pre, .pst-scrollable-table-container";
+  const look = ({ target: box }) => {
+    const room = box.scrollWidth - box.clientWidth;
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", box.scrollLeft < room - 1);
+    if (room > 0) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  };
+  const observer = new ResizeObserver((entries) => entries.forEach(look));
+  for (const box of document.querySelectorAll(boxes)) {
+    observer.observe(box);
+    box.addEventListener("scroll", look, { passive: true });
+  }
 });
