@@ -95,7 +95,7 @@ def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str
     drawn = draw("wide", href, here) + draw("narrow", href, here)
     return (
         f'<figure class="attention-map"{label}>{drawn}'
-        f"<figcaption>{CAPTION}</figcaption>{controls()}"
+        f"{controls()}<figcaption>{CAPTION}</figcaption>"
         "<details><summary>The parts in words: formula, shape, initialization</summary>"
         f"<ul>{items}</ul></details></figure>\n"
     )
@@ -104,8 +104,9 @@ def full(href: Callable[[Part], str], here: Collection[str], ids: Collection[str
 def controls() -> str:
     """For the script: a part to choose, and the direction."""
     options = "".join(
-        f'<option value="{name}" data-back="Backward through {escape(part.label)}: '
-        f'{escape(part.back)}" data-says="{escape(about(part))}">{escape(part.label)}</option>'
+        f'<option value="{name}" data-says="{escape(in_html(about(part)))}" data-back="'
+        f'{escape(in_html(f"Backward through {part.label}: {part.back}"))}">'
+        f"{escape(part.label)}</option>"
         for name, part in PARTS.items()
     )
     return (

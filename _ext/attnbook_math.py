@@ -5,6 +5,7 @@ import html
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import mathra
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 UNITS_PER_EX = 473
 # What may be too wide for a line on a phone scrolls in a box of its own.
 WIDE = 24
+SPACE = " \t\n"  # where a line may break, unlike at a no-break space
 # Signs that would be read by their names in Unicode, or not at all.
 WORDS = str.maketrans(
     {
@@ -115,6 +117,29 @@ class Formulas(SphinxTransform):
                 node.children = [nodes.Text(formula.text)]
 
 
+def join_signs(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Keep brackets and punctuation with their formula: a line may break beside any drawing."""
+    for parent in dict.fromkeys(math.parent for math in doctree.findall(nodes.math)):
+        parts: list[nodes.Node] = []
+        for child in parent.children:
+            words = (
+                re.findall(f"[{SPACE}]+|[^{SPACE}]+", child) if type(child) is nodes.Text else []
+            )
+            parts += map(nodes.Text, words) if words else [child]
+        parent.clear()
+        for kind, run in groupby(parts, _kind):
+            joined = [*run]
+            if kind == "signs" and len(joined) > 1:
+                joined = [nodes.inline("", "", *joined, classes=["joined"])]
+            parent += joined
+
+
+def _kind(part: nodes.Node) -> str:
+    if isinstance(part, nodes.Text):
+        return "signs" if part.strip(SPACE) else "space"
+    return "signs" if isinstance(part, nodes.math) else "other"
+
+
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
     """Write a formula in a line."""
     formula = drawn(tex_of(node), display=False)
@@ -161,5 +186,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.add_html_math_renderer("drawn", (visit_inline, None), (visit_display, None))
     app.add_transform(Formulas)
+    app.connect("doctree-resolved", join_signs)
     app.connect("html-page-context", add_shared)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""What this book adds to every page: figures that follow the theme, mended markup, no strangers."""
+"""What this book adds to every page: figures in the theme's colours, numbers, mended markup."""
 
 import hashlib
 import html
@@ -10,7 +10,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
+from sphinx.environment.collectors.toctree import TocTreeCollector
 from sphinx.util import logging
+from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 
 from attnbook.book.figures import INK, PAPER
 
@@ -61,6 +63,12 @@ def mend(
     body = body.replace(' role="doc-biblioentry"', ' role="listitem"')
     # Names, brackets and spaces have the colour of code anyway: a third of a chapter's elements.
     body = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", body)
+    # "%" stays with its number, but in code, where it is a sign like others.
+    body = re.sub(
+        r"(?s)<(pre|code|script)\b.*?</\1>|(?:(?<=\d)|(?<=\d</a>)) (?=%)",
+        lambda match: match[0] if match[1] else "\u00a0",
+        body,
+    )
     # A signature's parameters are definitions without terms.
     tags = {"dl": 'span class="sig-lines"', "/dl": "/span", "dd": "span", "/dd": "/span"}
     context["body"] = re.sub(
@@ -68,6 +76,32 @@ def mend(
         lambda signature: re.sub("(?<=<)/?d[ld](?=>)", lambda tag: tags[tag[0]], signature[0]),
         body,
     )
+
+
+def number_by_file(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
+    """Give a chapter its file's number and not its place, so that chapter 12 is 12 without an 11.
+
+    Returns:
+        The documents whose number changed.
+    """
+    before, env.toc_secnumbers = env.toc_secnumbers, {}
+    for docname, title in env.titles.items():
+        if found := re.match(r"(\d\d)_", docname.rpartition("/")[2]):
+            number = int(found[1])
+            first, *sections = env.tocs[docname].findall(nodes.reference)
+            first["secnumber"] = title["secnumber"] = [number]
+            inner = {section["anchorname"]: () for section in sections}
+            env.toc_secnumbers[docname] = {first["anchorname"]: (number,), **inner}
+    return [name for name in env.titles if env.toc_secnumbers.get(name) != before.get(name)]
+
+
+def count_on_each_page(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
+    """Count the figures of a page without a number from one; those of chapters are Sphinx's."""
+    changed = TocTreeCollector.assign_figure_numbers(self, env)
+    for docname in env.toc_fignumbers.keys() - env.toc_secnumbers.keys():
+        for numbers in env.toc_fignumbers[docname].values():
+            numbers.update({name: (i,) for i, name in enumerate(numbers, 1)})
+    return changed
 
 
 def without_thebe(app: Sphinx, config: Config) -> None:
@@ -84,19 +118,12 @@ def without_thebe(app: Sphinx, config: Config) -> None:
     ]
 
 
-def number_by_page(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Figures of a page without a number count from 1, as a chapter's do."""
-    for kinds in env.toc_fignumbers.values():
-        for figures in kinds.values():
-            if all(len(number) == 1 for number in figures.values()):
-                figures.update((figure, (n,)) for n, figure in enumerate(figures, start=1))
-    return []
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.connect("config-inited", without_thebe)
-    app.connect("env-get-updated", number_by_page, priority=600)  # after Sphinx has numbered them
+    numbering = TocTreeCollectorWithStyles
+    numbering.assign_section_numbers = number_by_file  # type: ignore[method-assign]
+    numbering.assign_figure_numbers = count_on_each_page  # type: ignore[method-assign]
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from built import ROOT
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
@@ -17,6 +18,8 @@ A = \operatorname{softmax}(QK^\top)
 $$ (weights)
 
 The weights of {eq}`weights` are $A$, and then $A$ again. Not in words: $\sqrt{d_k}$.
+
+Above ($A$/$A$, rows) is $A$ *plainly*.
 
 The line of a mistake: $x + \unknown$.
 """
@@ -46,7 +49,7 @@ def built(tmp_path_factory) -> tuple[str, str, str]:
 def test_a_mistake_is_a_warning_with_its_place(built):
     _, _, warnings = built
     [warning] = warnings.strip().splitlines()
-    assert re.search(r"index\.md:9: WARNING: .*\\unknown", warning)
+    assert re.search(r"index\.md:11: WARNING: .*\\unknown", warning)
 
 
 def test_a_formula_with_a_label_has_a_number_and_can_be_referred_to(built):
@@ -61,6 +64,12 @@ def test_a_formula_with_a_label_has_a_number_and_can_be_referred_to(built):
 def test_a_formula_is_told_in_words(built):
     page, _, _ = built
     assert 'aria-label="A equals softmax open paren Q K transpose close paren"' in page
+
+
+def test_a_formula_keeps_the_signs_that_stand_at_it(built):
+    page, _, _ = built
+    kept = BeautifulSoup(page, "html.parser").select(".joined")
+    assert [part.text for part in kept] == ["A,", "√(d_k).", "(A/A,", "x + \\unknown."]
 
 
 def test_titles_and_search_hold_readable_text(built):

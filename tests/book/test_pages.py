@@ -15,6 +15,7 @@ SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a
 # check is slow, or what it finds lies in the theme and not in the page.
+NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
 TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api_models.html")
 MORE_VIEWS = ("light", 390), ("dark", 1280)
 VISITS = [(name, *view) for name in PAGES for view in VIEWS]
@@ -141,6 +142,43 @@ def test_formulas_scroll_only_where_they_must(visit):
     assert visit.page.evaluate(SCROLLING) == []
 
 
+# Code and tables scroll where they are wider than the page, and say so by a faded edge.
+UNFADED = """() => [...document.querySelectorAll(".highlight pre, .pst-scrollable-table-container")]
+  .filter(box => box.checkVisibility())
+  .filter(box => {
+    const { maskImage, whiteSpace } = getComputedStyle(box);
+    const fades = maskImage.includes("rgba(0, 0, 0, 0)"), cut = box.scrollWidth > box.clientWidth;
+    return fades !== cut || (box.matches("pre") && whiteSpace !== "pre");
+  })
+  .map(box => box.textContent.slice(0, 80))"""
+
+
+def test_wide_code_and_tables_scroll_with_a_faded_edge(visit):
+    assert visit.page.evaluate(UNFADED) == []
+
+
+# A formula and its full stop, a slider and its value: what belongs together stands on one line.
+PARTED = """() => {
+  const parted = (boxes) =>
+    boxes.some((box) => box.top >= boxes[0].bottom || box.bottom <= boxes[0].top);
+  const box = (part) => {
+    const range = document.createRange();
+    range.selectNode(part);
+    return range.getBoundingClientRect();
+  };
+  return [
+    ...[...document.querySelectorAll("#main-content .joined")]
+      .filter((part) => part.checkVisibility() && parted([...part.childNodes].map(box))),
+    ...[...document.querySelectorAll(".interactive label:has([type=range])")]
+      .filter((label) => parted([...label.children].map(box))),
+  ].map((part) => part.textContent);
+}"""
+
+
+def test_what_belongs_together_shares_a_line(visit):
+    assert visit.page.evaluate(PARTED) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_no_page_asks_for_mathjax(name):
     page = (HTML / name).read_text(encoding="utf-8")
@@ -252,3 +290,5 @@ def test_navigation_leads_from_page_to_page(page, site):
             page.locator("a.right-next").click()
         seen.append(page.url.removeprefix(site))
     assert sorted(seen) == WRITTEN
+    in_order = [f"chapters/{path.stem}.html" for path in NUMBERED]
+    assert seen[: len(in_order) + 1] == ["intro.html", *in_order]

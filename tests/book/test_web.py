@@ -10,11 +10,13 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML, PAGES, ROOT, WRITTEN
+from playwright.sync_api import expect
 
 import attnbook
 
 CITED = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 CHAPTER = f"chapters/{CHAPTERS[1].stem}.html"
+NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
 
 
 @cache
@@ -98,6 +100,57 @@ def test_page_says_version_date_and_licence(page):
     assert "MIT" in colophon.text
 
 
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
+def test_chapter_and_its_figures_have_the_number_of_its_file(path):
+    page, number = parsed(f"chapters/{path.stem}.html"), int(path.stem[:2])
+    assert page.h1.text.startswith(f"{number}. ")
+    figures = [caption.text.split()[-1] for caption in page.select("figcaption .caption-number")]
+    assert figures == [f"{number}.{i + 1}" for i in range(len(figures))]
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_percent_stays_with_its_number(page):
+    for code in (article := BeautifulSoup(str(parsed(page).article), "html.parser")).select(
+        "pre, code, script, svg"
+    ):
+        code.decompose()
+    assert re.findall(r".{20}\d\s%", article.text.replace("\u00a0", "~")) == []
+
+
+def contrast(*colours: str) -> float:
+    """As WCAG 2 defines it, of two colours in the browser's words."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_hovered_links_and_comments_are_read_easily(browser, site, theme):
+    context = browser.new_context(color_scheme=theme)
+    page = context.new_page()
+    page.goto(site + CHAPTER)
+    colour = "(part, name) => getComputedStyle(part)[name]"
+    link = page.locator("article p a:visible").first
+    ground = page.locator("body").evaluate(colour, "backgroundColor")
+    before = link.evaluate(colour, "color")
+    link.hover()
+    hovered = link.evaluate(colour, "color")
+    assert hovered != before
+    assert contrast(hovered, ground) >= 4.5
+    comment = page.locator(".highlight .c1").first
+    box = comment.locator("xpath=ancestor::pre").evaluate(colour, "backgroundColor")
+    text = comment.locator("xpath=ancestor::pre").evaluate(colour, "color")
+    # A comment does not outshine the code.
+    assert 4.5 <= contrast(comment.evaluate(colour, "color"), box) <= contrast(text, box)
+    context.close()
+
+
 def test_citation_is_of_this_version():
     page = (ROOT / "chapters/cite.md").read_text(encoding="utf-8")
     assert CITED["version"] == attnbook.__version__
@@ -169,8 +222,9 @@ PRINTED = """() => {
   const article = document.querySelector(".bd-article"), wrong = [];
   const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).every(x => x > 120);
   for (const part of article.querySelectorAll("p, pre, pre span, h1, h2, h3, td")) {
+    const folded = "details:not([open]), section:has(> section > details.more)";
     if (!part.checkVisibility({contentVisibilityAuto: true})) {
-      if (!part.closest("[aria-hidden=true], .visually-hidden, nav"))
+      if (!part.closest(`[aria-hidden=true], .visually-hidden, nav, ${folded}`))
         wrong.push(`hidden: ${part.textContent.slice(0, 60)}`);
     } else if (light(getComputedStyle(part).color) && part.textContent.trim()) {
       wrong.push(`pale: ${part.textContent.slice(0, 60)}`);
@@ -178,7 +232,8 @@ PRINTED = """() => {
       wrong.push(`cut off: ${part.textContent.slice(0, 60)}`);
     }
   }
-  const buttons = ".bd-sidebar, .bd-header-article, .copybtn, #pst-back-to-top";
+  const buttons =
+    ".bd-sidebar, .bd-header-article, .copybtn, #pst-back-to-top, details:not([open]) *";
   for (const part of document.querySelectorAll(buttons))
     if (part.checkVisibility()) wrong.push(`shown: ${part.className}`);
   return wrong;
@@ -187,13 +242,28 @@ PRINTED = """() => {
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, "chapters/api_models.html"])
-def test_print_is_light_and_loses_nothing(browser, site, name):
+def test_print_is_light_and_holds_all_but_what_is_folded(browser, site, name):
     context = browser.new_context(color_scheme="dark", viewport={"width": 700, "height": 900})
     page = context.new_page()
     page.goto(site + name)
     page.emulate_media(media="print")
     page.locator("html[data-theme=light]").wait_for(state="attached")
     assert page.evaluate(PRINTED) == []
+    more = page.locator("#more-measurements p").first
+    if more.count():  # what its reader has opened is printed
+        expect(more).to_be_hidden()
+        page.locator("details.more").first.evaluate("fold => (fold.open = true)")
+        expect(more).to_be_visible()
+    context.close()
+
+
+@pytest.mark.browser
+def test_long_contents_reach_the_end_of_the_window(browser, site):
+    context = browser.new_context(viewport={"width": 1280, "height": 500})
+    page = context.new_page()
+    page.goto(site + CHAPTER)
+    box = page.locator(".bd-sidebar-secondary").bounding_box()
+    assert box["y"] + box["height"] == 500
     context.close()
 
 

@@ -31,16 +31,15 @@ def draw(size: str, href: Callable[[Part], str], here: Collection[str] = ()) -> 
         here: the parts to light; if there are any, the others become quiet.
     """
     layout = LAYOUTS[size]
-    notes = size == "wide"
-    height = layout.y(layout.rows) + layout.height / 2 + (42 if notes else 6)
+    height = layout.y(layout.rows) + layout.height / 2 + (24 if size == "wide" else 6)
     quiet = " quiet" if here else ""
     shapes = [*_ground(layout), *_lines(layout), *_loops(layout, here)]
     for name, box in layout.boxes.items():
         if not name.startswith("@"):
             shapes.append(_box(name, box, layout, href, here))
-    if notes:
+    if size == "wide":
         hint = "Point at a box for its formula; follow it to the section that measures it."
-        shapes.append(_text(layout.width / 2, height - 12, hint, "hint middle"))
+        shapes.append(_text(layout.width / 2, height - 6, hint, "hint middle"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="map-{size}{quiet}" role="group" '
         f'aria-label="Map of a Transformer" viewBox="0 0 {layout.width:g} {height:g}">'
@@ -164,7 +163,7 @@ def _head(start: tuple[float, float], tip: tuple[float, float], long: float, kin
 def _box(
     name: str, box: Box, layout: Layout, href: Callable[[Part], str], here: Collection[str]
 ) -> str:
-    """A part: a link with its words, and a line about it that shows when it is pointed at."""
+    """A part: a link with its words, and a line about it where there is no script to show it."""
     kind = part_of(name)
     part, lit = PARTS[kind], kind in here
     classes = f"part {kind} lit" if lit else f"part {kind}"
@@ -187,12 +186,6 @@ def _box(
             inside += cells
         else:
             inside.append(_text(box.x + box.width / 2, box.y + 4, part.short, "name middle"))
-    if layout is LAYOUTS["wide"]:
-        y = layout.y(layout.rows) + layout.height / 2 + 20
-        facts = (f"comes out: {part.shape}", f"initialization: {part.start}")
-        said = "; ".join(fact for fact in facts if not fact.endswith((": ", "–")))
-        inside.append(_text(layout.width / 2, y, f"{part.label}: {part.formula}", "note middle"))
-        inside.append(_text(layout.width / 2, y + 17, said, "note middle"))
     return (
         f'<a href="{escape(href(part))}" class="{classes}"{apart}>'
         f"<title>{escape(about(part))}</title>{''.join(inside)}</a>"

@@ -7,7 +7,7 @@ addEventListener("DOMContentLoaded", () => {
       const { says: forward, back } = list.selectedOptions[0].dataset;
       const backwards = button.getAttribute("aria-pressed") === "true";
       map.classList.toggle("backwards", backwards);
-      says.textContent = (backwards ? back : forward) ?? "";
+      says.innerHTML = (backwards ? back : forward) ?? "";
       for (const part of map.querySelectorAll("a.part"))
         part.classList.toggle("chosen", part.classList.contains(list.value));
     };
