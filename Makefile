@@ -35,8 +35,8 @@ test: check html  ## everything: style, types, unit tests, chapters, the built p
 	  --nbval --nbval-current-env --nbval-cell-timeout 600
 
 quick: check  ## what to run after each edit, a minute: style, types, unit tests with few examples
-	@ATTNBOOK_TESTS=quick $(BIN)/python -m pytest -q tests -n 2 -m "not slow and not browser" \
-	  --ignore=tests/book --ignore=tests/parity
+	@ATTNBOOK_TESTS=quick $(BIN)/python -m pytest -q tests -n 2 -p no:nbval \
+	  -m "not slow and not browser" --ignore=tests/book --ignore=tests/parity
 
 check: .venv/installed-tests
 	$(BIN)/ruff check .
