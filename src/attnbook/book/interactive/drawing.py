@@ -28,7 +28,7 @@ def look_up(path: str, numbers: Numbers) -> Any:
 
 
 def fill(template: str, numbers: Numbers) -> str:
-    """Put numbers into a text.
+    r"""Put numbers into a text.
 
     Formats are ``.2f``, ``.0%``, ``,`` (with separators) or none; a half is rounded away from zero,
     as in JavaScript.
