@@ -12,6 +12,8 @@ BREAKS = [
     # an output layer of its own instead of the table
     ("first-loss-tied-unit", 'tied=True, scaled=False, embedding_init="unit"',
      'tied=False, scaled=False, embedding_init="unit"'),
+    # logits of variance 4
+    ("blind-small", "logits = spread *", "logits = 2 * spread *"),
     # the factor that the pitfall warns of, left out
     ("pitfall-ratio", "plain(ids) * math.sqrt(512)", "plain(ids)"),
 ]  # fmt: skip

@@ -5,6 +5,8 @@ BREAKS = [
     ("qkv-dense", "x.detach().T @ q.grad", "x.detach().T @ k.grad"),
     # copies: a vector compared with itself
     ("qkv-not-copies", "cosine_similarity(a, b)", "cosine_similarity(a, a)"),
+    # the logits, which are
+    ("qkv-weights-asymmetric", "table.softmax(dim=-1) for", "table for"),
     # transposed where it must be inverted
     ("qkv-gauge", "torch.linalg.inv(G) @ attention.key.weight", "G.T @ attention.key.weight"),
     # with rotary positions it does matter
