@@ -3,6 +3,9 @@
 import copy
 import functools
 import inspect
+import json
+import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ import keras
 import peers
 import pytest
 import torch
+import transformers
 from peers import (
     BATCH,
     CONTEXT,
@@ -37,6 +41,7 @@ from peers import (
     torch_layer,
     x_attention,
 )
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,6 +62,7 @@ from attnbook import (
     convert,
     padding_mask,
 )
+from attnbook.tasks import bpe_tokenizer
 
 # Keras 3.15.1 does not know the latest NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -256,6 +262,7 @@ def test_a_folder_may_hold_the_stack_alone(tmp_path: Path) -> None:
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
 
 
+GPT2_LIKE = {"norm": "pre", "scaled": False, "position": "learned"}
 GPT2_MODEL, LLAMA_MODEL = {"kind": "GPT2LMHeadModel"}, {"kind": "LlamaForCausalLM"}
 DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
 
@@ -263,7 +270,11 @@ DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (bert_module, {"kind": "BertForMaskedLM"}, "model_type must be one of gpt2, llama, got"),
+        (
+            bert_module,
+            {"kind": "BertForMaskedLM"},
+            "must be one of gpt2, .* got 'bert'; .* by from_bert",
+        ),
         (gpt2_module, GPT2_MODEL | {"scale_attn_weights": False}, "has scale_attn_weights=False"),
         (gpt2_module, GPT2_MODEL | {"activation_function": "tanh"}, "of relu, .* got 'tanh'"),
         (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "hidden_act='gelu', ours has 'silu'"),
@@ -276,6 +287,283 @@ def test_folders_that_are_refused(
     make(**options).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=message):
         convert.from_pretrained(tmp_path)
+
+
+def small(kind: str, **options: Any) -> Any:
+    """A Mistral or Qwen2 of transformers."""
+    sizes = {"hidden_size": 16, "num_attention_heads": HEADS, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 11, "num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
+    settings = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = getattr(transformers, f"{kind}Config")(**(sizes | settings | options))
+    return randomize(getattr(transformers, f"{kind}ForCausalLM")(config)).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Mistral", {"sliding_window": 5, "rope_parameters": dict(ROPE), "rms_norm_eps": 1e-2}),
+        ("Mistral", {"sliding_window": None, "head_dim": 6, "tie_word_embeddings": True}),
+        ("Qwen2", {"rope_parameters": dict(ROPE)}),
+        ("Qwen2", {"tie_word_embeddings": True}),
+    ],
+)
+def test_folders_like_llamas(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+    theirs, ids = small(kind, **options), torch.randint(VOCAB, (BATCH, CONTEXT))
+    theirs.save_pretrained(tmp_path)
+    assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits, FLOAT32)
+
+
+def test_a_stack_alone_and_subclasses_are_read() -> None:
+    theirs, ids = MODELS["GPT-2"].new().eval(), torch.randint(VOCAB, (BATCH, TOKENS))
+    assert_near(convert.from_gpt2(theirs.transformer)(ids), theirs(ids).logits)
+
+    class Mine(type(theirs)):
+        pass
+
+    theirs.__class__ = Mine
+    assert_near(convert.from_gpt2(theirs)(ids), theirs(ids).logits)
+
+
+# Folders that do not hold what config.json says. These are written by our own to_llama and to_gpt2.
+
+
+def llama_folder(folder: Path, *, tied: bool = False, **config: Any) -> Path:
+    built = {"norm": "pre", "scaled": False, "position": "rotary", "activation": "swiglu"}
+    built |= {"norm_kind": "rms", "feed_forward_bias": False, "norm_bias": False}
+    model = LanguageModel(ModelConfig(50, 16, 2, 2, n_kv_heads=1, d_ff=11, tied=tied, **built))
+    state = convert.to_llama(model)
+    if tied:
+        del state["lm_head.weight"]
+    save_file(state, folder / "model.safetensors")
+    known = {"model_type": "llama", "num_attention_heads": 2, "hidden_size": 16}
+    known |= {"num_key_value_heads": 1, "tie_word_embeddings": tied}
+    (folder / "config.json").write_text(json.dumps(known | config))
+    return folder
+
+
+def gpt2_folder(folder: Path, **config: Any) -> Path:
+    options = GPT2_LIKE | {"activation": "gelu_tanh", "max_tokens": CONTEXT}
+    state = convert.to_gpt2(LanguageModel(ModelConfig(50, 16, 2, 2, **options)))
+    save_file(state, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 2} | config))
+    return folder
+
+
+LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_hidden_layers": 8}, "num_hidden_layers=8, the files hold 2"),
+        ({"vocab_size": 32000}, "vocab_size=32000, the files hold 50"),
+        ({"hidden_size": 32}, "hidden_size=32, the files hold 16"),
+        ({"intermediate_size": 64}, "intermediate_size=64, the files hold 11"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads=2, the files hold 1"),
+        ({"head_dim": 4}, "head_dim=4, the files hold 8"),
+        ({"attention_bias": True}, "attention_bias=True, the files hold False"),
+        ({"mlp_bias": True}, "mlp_bias=True, the files hold False"),
+        ({"tie_word_embeddings": True}, "=True, the files hold an output layer of its own"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a positive number, got 0"),
+        ({"num_attention_heads": None}, "the configuration has no num_attention_heads"),
+        ({"num_attention_heads": 2.0}, "num_attention_heads must be a whole number, got 2.0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads=0, the files hold 1"),
+        ({"head_dim": 0}, "head_dim=0, the files hold 8"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps must be a positive number, got -1e-06"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps must be a positive number, got '1e-6'"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings must be a positive number"),
+        ({"attention_dropout": 1.5}, "attention_dropout must be a probability below 1, got 1.5"),
+        ({"rope_theta": 0}, "rope_theta must be a positive number, got 0"),
+        ({"rope_theta": math.inf}, "rope_theta must be a positive number, got inf"),
+        ({"rope_scaling": "linear"}, "rope_scaling must be options by name, got 'linear'"),
+        ({"rope_scaling": {"type": "linear"}}, "has rope_type='linear' without factor"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor must be a positive number"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
+        (
+            {"rope_scaling": LINEAR_ROPE, "rope_parameters": LINEAR_ROPE | {"factor": 2.0}},
+            "has rope_parameters.factor=2.0 and rope_scaling.factor=4.0",
+        ),
+        (
+            {"rope_scaling": LINEAR_ROPE | {"type": "dynamic"}},
+            "has rope_scaling.rope_type='linear' and rope_scaling.type='dynamic'",
+        ),
+        (
+            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
+            "has rope_theta=10000.0 and rope_parameters.rope_theta=500000.0",
+        ),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            "has partial_rotary_factor=0.5, ours has 1.0 only",
+        ),
+        ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
+    ],
+)
+def test_llama_folders_that_do_not_hold_what_they_say(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    assert convert.from_pretrained(llama_folder(tmp_path)).config.n_layers == 2
+    with pytest.raises(ValueError, match=re.escape(message)):
+        convert.from_pretrained(llama_folder(tmp_path, **config))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"n_layer": 12}, "n_layer=12, the files hold 2"),
+        ({"n_embd": 768}, "n_embd=768, the files hold 16"),
+        ({"n_inner": 32}, "n_inner=32, the files hold 64"),
+        ({"n_positions": 1024}, "n_positions=1024, the files hold 24"),
+        ({"vocab_size": 50257}, "vocab_size=50257, the files hold 50"),
+        ({"n_head": None}, "the configuration has no n_head"),
+        ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
+    ],
+)
+def test_gpt2_folders_that_do_not_hold_what_they_say(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        convert.from_pretrained(gpt2_folder(tmp_path, **config))
+
+
+def test_the_output_layer_is_what_config_json_says(tmp_path: Path) -> None:
+    """An output layer that equals the embedding may be either; without one it is the embedding."""
+    assert convert.from_pretrained(gpt2_folder(tmp_path)).config.tied
+    apart = convert.from_pretrained(gpt2_folder(tmp_path, tie_word_embeddings=False))
+    assert not apart.config.tied
+    assert torch.equal(apart.output.weight, apart.embedding.weight)
+    assert convert.from_pretrained(llama_folder(tmp_path, tied=True)).config.tied
+    for said in (False, None):  # None: Llama's default
+        with pytest.raises(ValueError, match="=False, the files hold no output layer"):
+            convert.from_pretrained(llama_folder(tmp_path, tied=True, tie_word_embeddings=said))
+    state = load_file(gpt2_folder(tmp_path) / "model.safetensors")
+    state["lm_head.weight"] = state["lm_head.weight"] + 1e-3
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="the files hold an output layer of its own"):
+        convert.from_pretrained(tmp_path)
+
+
+def test_nan_in_the_embedding_stays(tmp_path: Path) -> None:
+    state = load_file(gpt2_folder(tmp_path) / "model.safetensors")
+    for name in ("lm_head.weight", "transformer.wte.weight"):
+        state[name][3] = torch.nan
+    save_file(state, tmp_path / "model.safetensors")
+    assert convert.from_pretrained(tmp_path).embedding.weight[3].isnan().all()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_prefixes_of_compiled_and_parallel_models_are_dropped(prefix: str, tmp_path: Path) -> None:
+    state = load_file(llama_folder(tmp_path) / "model.safetensors")
+    save_file({prefix + n: x for n, x in state.items()}, tmp_path / "model.safetensors")
+    assert torch.equal(
+        convert.from_pretrained(tmp_path).embedding.weight, state["model.embed_tokens.weight"]
+    )
+    model = LanguageModel(
+        ModelConfig(**GPT2_LIKE, vocab_size=9, activation="gelu", attention_bias=True)
+    )
+    weights = {prefix + name: x for name, x in convert.to_nanogpt(model).items()}
+    checkpoint = {"model": weights, "model_args": {"n_head": 4}, "iter_num": 7}
+    for state in (weights, checkpoint):
+        assert_equal_states(convert.from_nanogpt(state, 4), model)
+    with pytest.raises(ValueError, match="has n_head=4, got n_heads=2"):
+        convert.from_nanogpt(checkpoint, 2)
+
+
+def sharded(folder: Path, *files: list[str]) -> None:
+    """The parameters in several files, each with these names, beside an index of all of them."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for i, names in enumerate(files):
+        file = f"model-{i + 1:05}-of-{len(files):05}.safetensors"
+        save_file({name: state[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+
+
+def test_only_one_save_counts(tmp_path: Path) -> None:
+    names = list(load_file(llama_folder(tmp_path) / "model.safetensors"))
+    expected = convert.from_pretrained(tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    sharded(tmp_path, names[:4], names[4:])
+    stale = tmp_path / "model-00003-of-00003.safetensors"
+    save_file({names[0]: torch.zeros(2)}, stale)  # of another save, which no index names
+    assert_equal_states(convert.from_pretrained(tmp_path), expected)
+    (tmp_path / "model.safetensors").write_bytes(whole)
+    with pytest.raises(ValueError, match=r"two saves, model.safetensors and model.safe.*index"):
+        convert.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    stale.rename(tmp_path / "model-00002-of-00002.safetensors")
+    with pytest.raises(
+        ValueError, match=r"model-00002-of-00002.*index.json differ in .* and \d+ more"
+    ):
+        convert.from_pretrained(tmp_path)
+
+
+def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    for name in ("model.safetensors", "config.json"):
+        (llama_folder(tmp_path) / name).write_text(pointer)
+        with pytest.raises(ValueError, match=f"{name} is a pointer of git-lfs: run `git lfs pull`"):
+            convert.from_pretrained(tmp_path)
+    for name, text in {"model.safetensors": "12", "config.json": "{"}.items():
+        (llama_folder(tmp_path) / name).write_text(text)
+        with pytest.raises(ValueError, match=f"{name} is not"):
+            convert.from_pretrained(tmp_path)
+    (llama_folder(tmp_path) / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config.json must hold options by name, got a list"):
+        convert.from_pretrained(tmp_path)
+    whole = llama_folder(tmp_path) / "model.safetensors"
+    whole.rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match=r"no .*model.safetensors; .* is a pickle"):
+        convert.from_pretrained(tmp_path)
+    for missing in ("openai-community/gpt2", "https://huggingface.co/gpt2", tmp_path / "x"):
+        with pytest.raises(
+            FileNotFoundError, match=r"there is no folder .*: nothing is downloaded"
+        ):
+            convert.from_pretrained(missing)
+    state = convert.to_llama(MultiHeadAttention(16, 2, position=Rotary()))
+    save_file({f"model.layers.0.self_attn.{n}": x for n, x in state.items()}, whole)
+    with pytest.raises(
+        ValueError, match=r"the files hold no embedding.weight and no blocks.0.feed"
+    ):
+        convert.from_pretrained(tmp_path)
+
+
+def test_a_tokenizer_comes_with_its_folder(tmp_path: Path) -> None:
+    words = bpe_tokenizer("low lower lowest " * 20, 260)
+    words.add_special_tokens(["<end>"])
+    with pytest.raises(FileNotFoundError, match=r"no .*tokenizer.json: .* save_pretrained"):
+        convert.tokenizer(llama_folder(tmp_path, vocab_size=261))
+    words.save(str(tmp_path / "tokenizer.json"))
+    ids = convert.tokenizer(tmp_path).encode("lowest owl<end>").ids
+    assert ids == words.encode("lowest owl<end>").ids
+    assert ids[-1] == 260
+    llama_folder(tmp_path, vocab_size=260)
+    with pytest.raises(ValueError, match=r"has 261 tokens, config.json has vocab_size=260"):
+        convert.tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer: "):
+        convert.tokenizer(tmp_path)
+
+
+def test_a_difference_in_a_small_feature_is_found() -> None:
+    theirs = torch_attention(bias=False)
+    with torch.no_grad():
+        theirs.out_proj.weight[0] *= 1e3
+    assert torch.equal(convert.from_torch(theirs).output.weight, theirs.out_proj.weight)
+    theirs.__class__ = MultiheadOff
+    with pytest.raises(ValueError, match=r"MultiheadOff computes another function: off by 0.001"):
+        convert.from_torch(theirs)
+
+
+class MultiheadOff(nn.MultiheadAttention):
+    """The second feature of the output is off by a thousandth; the first is much larger."""
+
+    def forward(self, *given: Any, **options: Any) -> Any:
+        output, weights = super().forward(*given, **options)
+        return output + 1e-3 * (torch.arange(D) == 1), weights
 
 
 # What another library has and ours has not
@@ -446,9 +734,6 @@ OPTIONS = (
 def test_our_attentions_that_do_not_fit(back: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         back(MultiHeadAttention(D, HEADS, **options))
-
-
-GPT2_LIKE = {"norm": "pre", "scaled": False, "position": "learned"}
 
 
 @pytest.mark.parametrize(

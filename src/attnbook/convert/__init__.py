@@ -22,6 +22,8 @@ is refused with a ``ValueError``; and so is what a peer does not have on the way
 module stays as it was. Dropout probabilities carry over, and ours is in the mode that the peer is
 in; whole models are in evaluation mode. Whether an attention is causal is not a weight: ours is
 told at each call.
+
+``from_pretrained`` reads a folder of Hugging Face's, and ``tokenizer`` the tokenizer in it.
 """
 
 from attnbook.convert.keras import from_keras, to_keras
@@ -35,6 +37,7 @@ from attnbook.convert.transformers import (
     to_bert,
     to_gpt2,
     to_llama,
+    tokenizer,
 )
 from attnbook.convert.x_transformers import from_x_transformers, to_x_transformers
 
@@ -54,4 +57,5 @@ __all__ = [
     "to_nanogpt",
     "to_torch",
     "to_x_transformers",
+    "tokenizer",
 ]

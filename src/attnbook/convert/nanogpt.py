@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -26,7 +27,7 @@ MODEL = shared.under("h.#.", "blocks.#.", BLOCK) | {
 }
 
 
-def from_nanogpt(state: Mapping[str, Tensor], n_heads: int) -> MultiHeadAttention | LanguageModel:
+def from_nanogpt(state: Mapping[str, Any], n_heads: int) -> MultiHeadAttention | LanguageModel:
     r"""Ours from the weights of nanoGPT's ``CausalSelfAttention`` or ``GPT``.
 
     =======================  ==============  ==================================================
@@ -47,7 +48,8 @@ def from_nanogpt(state: Mapping[str, Tensor], n_heads: int) -> MultiHeadAttentio
     measured on weights alone: they are taken for those of nanoGPT, with exact GELU.
 
     Args:
-        state: the ``state_dict``, with biases or without.
+        state: the ``state_dict``, with biases or without, also as ``torch.compile`` names it; or
+            what nanoGPT's ``ckpt.pt`` holds.
         n_heads: which the weights do not tell.
 
     Returns:
@@ -61,12 +63,20 @@ def from_nanogpt(state: Mapping[str, Tensor], n_heads: int) -> MultiHeadAttentio
         >>> from_nanogpt(state, 4)(torch.randn(2, 10, 64), causal=True).shape
         torch.Size([2, 10, 64])
     """
+    if isinstance(weights := state.get("model"), Mapping):  # of a checkpoint
+        state, said = weights, state.get("model_args", {}).get("n_head", n_heads)
+        if said != n_heads:
+            raise ValueError(f"the checkpoint has n_head={said}, got n_heads={n_heads}")
+    state = shared.without_prefixes(state)
     if "c_attn.weight" in state:
         return shared.attention(read(state, ATTENTION), n_heads)
     if "transformer.wte.weight" in state:
-        settings = {"n_heads": n_heads, "norm": "pre", "activation": "gelu"}
+        settings: dict[str, Any] = {"n_heads": n_heads, "norm": "pre", "activation": "gelu"}
         return shared.whole_model(LanguageModel, read(state, MODEL), **settings)
-    raise ValueError("there is neither a c_attn.weight nor a transformer.wte.weight")
+    raise ValueError(
+        "there is neither a c_attn.weight nor a transformer.wte.weight, but "
+        f"{shared.some(list(state)) or 'nothing'}"
+    )
 
 
 def to_nanogpt(ours: MultiHeadAttention | LanguageModel) -> State:
@@ -90,7 +100,7 @@ def to_nanogpt(ours: MultiHeadAttention | LanguageModel) -> State:
 
 def read(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
     """Under our names, without the causal masks."""
-    state = {n.removeprefix("transformer."): t for n, t in state.items()}
+    state = {n.removeprefix("transformer."): t for n, t in shared.without_prefixes(state).items()}
     state = {n: t for n, t in state.items() if not re.search(r"(^|\battn\.)(masked_)?bias$", n)}
     return shared.renamed(shared.unpacked(state, "c_attn"), names, "the state")
 

@@ -2,16 +2,19 @@
 
 import importlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from safetensors.torch import load_file
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnbook import files
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import Activation, Block
 from attnbook.convert import nanogpt, shared
@@ -19,6 +22,9 @@ from attnbook.convert.shared import State
 from attnbook.masks import causal_mask
 from attnbook.models import Encoder, LanguageModel
 from attnbook.positions import Rotary, RotaryScaling, convert_rotary_weight
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Config = Mapping[str, Any]  # what stands in config.json
 E = TypeVar("E", bound=Encoder)
@@ -67,6 +73,8 @@ _ACTIVATIONS: dict[str, Activation] = {
 def from_gpt2(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     """Ours from transformers' ``GPT2Attention``, ``GPT2Block`` or ``GPT2LMHeadModel``.
 
+    A ``GPT2Model``, which has no output layer, is read as if it used the embedding.
+
     ======================  ============  ====================================================
     transformers            shape         ours
     ======================  ============  ====================================================
@@ -94,10 +102,11 @@ def from_gpt2(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
         >>> torch.allclose(ours(x, causal=True), theirs(x)[0], atol=1e-5)
         True
     """
-    kind = shared.kind_of(module, "GPT2Attention", "GPT2Block", "GPT2LMHeadModel")
+    kinds = "GPT2Attention", "GPT2Block", "GPT2Model", "GPT2LMHeadModel"
+    kind = shared.kind_of(module, *kinds)
     peer: Any = module
-    if kind == "GPT2LMHeadModel":
-        return _measured_model(peer, _gpt2(peer.config.to_dict(), peer.state_dict()))
+    if kind in kinds[2:]:
+        return _measured_model(peer, _gpt2(peer.config.to_dict(), _read_gpt2(peer.state_dict())))
     if kind == "GPT2Block":
         state = nanogpt.read(_transposed(peer.state_dict()), nanogpt.BLOCK)
         block = _block(state, **_gpt2_settings(peer.attn.config.to_dict()))
@@ -158,7 +167,7 @@ def to_gpt2(
 
 
 def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
-    """Ours from transformers' ``LlamaAttention``, ``LlamaDecoderLayer`` or ``LlamaForCausalLM``.
+    """Ours from transformers' ``LlamaAttention``, ``LlamaDecoderLayer``, ``LlamaForCausalLM``.
 
     ======================  ===============================  ==============================
     transformers            shape                            ours
@@ -192,7 +201,7 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     peer: Any = module
     if kind == "LlamaForCausalLM":
         config = peer.config.to_dict()
-        model = _measured_model(peer, _llama(config, peer.state_dict()))
+        model = _measured_model(peer, _llama(config, _read_llama(peer.state_dict())))
         _check_frequencies(peer.model.rotary_emb, _rotary(config))
         return model
     part = peer if kind == "LlamaAttention" else peer.self_attn
@@ -351,8 +360,8 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
     """A language model from a folder of Hugging Face's; transformers need not be installed.
 
     The folder holds ``config.json`` and ``model.safetensors``, or several files and
-    ``model.safetensors.index.json``, of GPT-2 or Llama. The layouts are those of
-    :func:`from_gpt2` and :func:`from_llama`.
+    ``model.safetensors.index.json``, of GPT-2, Llama, Mistral or Qwen2. The layouts are those of
+    :func:`from_gpt2` and :func:`from_llama`. Its tokenizer is read by :func:`tokenizer`.
 
     Args:
         folder: on this machine; nothing is downloaded.
@@ -361,9 +370,12 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
         The model in evaluation mode, on the CPU, in the type in which it was saved.
 
     Raises:
-        ValueError: names an option in ``config.json`` that ours does not have, or parameters.
+        FileNotFoundError: if there is no such folder, or a file is missing.
+        ValueError: names a file that can't be read, an option in ``config.json`` that ours does not
+            have, parameters that are missing or unknown, or what ``config.json`` says and the files
+            do not hold: layers, widths, an output layer.
 
-    Source: transformers 5.23.0, ``models/gpt2`` and ``models/llama``.
+    Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``mistral`` and ``qwen2``.
 
     Example:
         >>> import tempfile
@@ -377,47 +389,207 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
         >>> model.config.activation
         'gelu_tanh'
     """
-    folder = Path(folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    folder = _existing(Path(folder))
+    config = _json(folder / "config.json")
     kind = config.get("model_type")
     if kind not in _KNOWN:
-        raise ValueError(f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}")
-    for key, value in {**_NEEDED[kind], "quantization_config": None}.items():
+        raise ValueError(
+            f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}; the parts of a model "
+            "that transformers has loaded may be read by from_bert, from_gpt2 or from_llama"
+        )
+    family = _KNOWN[kind]
+    for key, value in {**family.needed, "quantization_config": None}.items():
         if (given := config.get(key, value)) != value:
             raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
-    index, names = folder / "model.safetensors.index.json", ["model.safetensors"]
-    if index.exists():
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        names = sorted(set(files))
+    state = family.read(_parameters(folder))
+    held = _sizes(state, _required(config, family.heads))
+    for key, name in family.sizes.items():
+        if (said := config.get(key)) is not None and said != held[name]:
+            raise ValueError(f"config.json has {key}={said!r}, the files hold {held[name]!r}")
+    said = config.get("tie_word_embeddings")
+    tied = family.tied if said is None else said
+    if tied not in held["tied"]:
+        output = "an output layer of its own" if held["tied"] == [False] else "no output layer"
+        raise ValueError(f"config.json has tie_word_embeddings={tied!r}, the files hold {output}")
+    return family.make(config, state, tied)
+
+
+def tokenizer(folder: str | Path) -> "Tokenizer":
+    """The tokenizer in a folder of Hugging Face's, for the model of :func:`from_pretrained`.
+
+    It is read by the package ``tokenizers``, which ``pip install attnbook[tasks]`` installs, from
+    ``tokenizer.json``. Special tokens are added as that file says.
+
+    Raises:
+        FileNotFoundError: if there is no ``tokenizer.json``.
+        ValueError: if it can't be read, or has more tokens than ``config.json`` says of the model.
+
+    Example:
+        >>> import tempfile
+        >>> from attnbook.tasks import bpe_tokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bpe_tokenizer("low lower lowest " * 20, 260).save(f"{folder}/tokenizer.json")
+        ...     _ = Path(folder, "config.json").write_text('{"vocab_size": 260}')
+        ...     words = tokenizer(folder)
+        >>> words.decode(words.encode("lowest owl").ids)
+        'lowest owl'
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ImportError("a tokenizer needs `pip install attnbook[tasks]`") from error
+    folder = _existing(Path(folder))
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}: transformers' AutoTokenizer writes it with save_pretrained"
+        )
+    _check_is_there(path)
+    try:
+        found = Tokenizer.from_file(str(path))
+    except Exception as error:  # of no other class
+        raise ValueError(f"{path} is not a tokenizer: {error}") from None
+    n_tokens = 1 + max(found.get_vocab().values(), default=-1)
+    if n_tokens > (size := _required(_json(folder / "config.json"), "vocab_size")):
+        raise ValueError(f"{path} has {n_tokens} tokens, config.json has vocab_size={size}")
+    return found
+
+
+# A folder.
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder}: nothing is downloaded; `hf download NAME --local-dir "
+            "FOLDER` gets one"
+        )
+    return folder
+
+
+def _check_is_there(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(24) == b"version https://git-lfs.":
+            raise ValueError(f"{path} is a pointer of git-lfs: run `git lfs pull` in its folder")
+
+
+def _json(path: Path) -> Config:
+    _check_is_there(path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold options by name, got a {type(found).__name__}")
+    return found
+
+
+def _parameters(folder: Path) -> State:
+    """Of one file, or of those that an index names, and no others."""
+    index, whole = folder / "model.safetensors.index.json", "model.safetensors"
+    if not index.exists():
+        if not (folder / whole).exists() and (folder / "pytorch_model.bin").exists():
+            raise FileNotFoundError(
+                f"there is no {folder / whole}; pytorch_model.bin is a pickle, which may run any "
+                "code: transformers reads it, and its save_pretrained writes safetensors"
+            )
+        return _tensors(folder / whole)
+    places = _json(index).get("weight_map")
+    if not isinstance(places, dict):
+        raise ValueError(f"{index} has no weight_map")
+    if (folder / whole).exists() and whole not in places.values():
+        raise ValueError(f"{folder} holds two saves, {whole} and {index.name}: remove one")
     state: State = {}
-    for name in names:
-        state |= load_file(folder / name)
-    return _KNOWN[kind](config, state)
+    for file in sorted(set(places.values())):
+        tensors = _tensors(folder / file)
+        named = {name for name, place in places.items() if place == file}
+        if other := sorted(named ^ tensors.keys()):
+            raise ValueError(f"{folder / file} and {index.name} differ in {shared.some(other)}")
+        state |= tensors
+    return state
+
+
+def _tensors(path: Path) -> State:
+    _check_is_there(path)
+    return files.read(path)[0]
+
+
+def _sizes(state: Mapping[str, Tensor], n_heads: int) -> dict[str, Any]:
+    """What parameters under our names say, and whether the output layer may be the embedding."""
+    missing = [name for name in _FIRST if name not in state]
+    if missing:
+        raise ValueError(f"the files hold no {' and no '.join(missing)}, under our names")
+    table, query, key, inner = (state[name] for name in _FIRST)
+    output, positions = state.get("output.weight"), state.get("positions.table")
+    same = output is None or output.shape == table.shape
+    if output is not None and same:
+        same = torch.allclose(output, table, rtol=0, atol=0, equal_nan=True)
+    return {
+        "vocab_size": len(table),
+        "d_model": table.shape[1],
+        "n_layers": shared.n_layers(state),
+        "max_tokens": None if positions is None else len(positions),
+        "d_head": len(query) // n_heads,
+        "n_kv_heads": len(key) * n_heads // len(query),
+        "d_ff": len(inner),
+        "attention_bias": "blocks.0.attention.output.bias" in state,
+        "feed_forward_bias": "blocks.0.feed_forward.inner.bias" in state,
+        "tied": [True] if output is None else [True, False] if same else [False],
+    }
+
+
+_FIRST = (
+    "embedding.weight",
+    *(f"blocks.0.attention.{name}.weight" for name in ("query", "key")),
+    "blocks.0.feed_forward.inner.weight",
+)
 
 
 # What a configuration says, under our names; it may come from a file that lacks some defaults.
 
 
+def _required(config: Config, key: str) -> Any:
+    if (value := config.get(key)) is None:
+        raise ValueError(f"the configuration has no {key}")
+    if not isinstance(value, int):
+        raise ValueError(f"{key} must be a whole number, got {value!r}")
+    return _positive(key, value)
+
+
+def _positive(key: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{key} must be a positive number, got {value!r}")
+    return value
+
+
+def _probability(config: Config, key: str, default: float) -> float:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{key} must be a probability below 1, got {value!r}")
+    return value
+
+
 def _gpt2_settings(config: Config) -> dict[str, Any]:
     return {
-        "n_heads": config["n_head"],
+        "n_heads": _required(config, "n_head"),
         "norm": "pre",
         "activation": _activation(config, "activation_function", "gelu_new"),
-        "norm_eps": config.get("layer_norm_epsilon", 1e-5),
+        "norm_eps": _positive("layer_norm_epsilon", config.get("layer_norm_epsilon", 1e-5)),
     }
 
 
 def _llama_settings(config: Config) -> dict[str, Any]:
-    heads, width = config["num_attention_heads"], config["hidden_size"]
-    d_head = config.get("head_dim") or width // heads
+    heads, width = (_required(config, key) for key in ("num_attention_heads", "hidden_size"))
+    of_keys, d_head = config.get("num_key_value_heads"), config.get("head_dim")
+    d_head = width // heads if d_head is None else _positive("head_dim", d_head)
     return {
         "n_heads": heads,
-        "n_kv_heads": config.get("num_key_value_heads") or heads,
+        "n_kv_heads": heads if of_keys is None else _positive("num_key_value_heads", of_keys),
         "d_head": None if d_head * heads == width else d_head,
         "norm": "pre",
         "norm_kind": "rms",
         "activation": _activation(config, "hidden_act", "silu"),
-        "norm_eps": config.get("rms_norm_eps", 1e-6),
+        "norm_eps": _positive("rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
     }
 
 
@@ -437,18 +609,42 @@ def _activation(config: Config, key: str, default: str) -> Activation:
 
 
 def _rotary(config: Config) -> Rotary:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind, scaling = rope.get("rope_type", rope.get("type", "default")), None
+    places = {"": {k: config.get(k) for k in ("rope_theta", "partial_rotary_factor")}}
+    for place in ("rope_parameters", "rope_scaling"):
+        rope = config.get(place) or {}
+        if not isinstance(rope, Mapping):
+            raise ValueError(f"{place} must be options by name, got {rope!r}")
+        places[f"{place}."] = dict(rope)
+
+    def option(*names: str, default: Any = None) -> Any:
+        """It may stand there under several names and in several places, but not with two values."""
+        found = {
+            f"{place}{name}": options[name]
+            for place, options in places.items()
+            for name in names
+            if options.get(name) is not None
+        }
+        if any(value != next(iter(found.values())) for value in found.values()):
+            said = " and ".join(f"{name}={value!r}" for name, value in found.items())
+            raise ValueError(f"the configuration has {said}")
+        return next(iter(found.values()), default)
+
+    def number(name: str, default: float | None = None) -> Any:
+        if (value := option(name, default=default)) is None:
+            raise ValueError(f"the configuration has rope_type={kind!r} without {name}")
+        return _positive(name, value)
+
+    kind, scaling = option("rope_type", "type", default="default"), None
     if kind == "linear":
-        scaling = RotaryScaling(rope["factor"])
+        scaling = RotaryScaling(number("factor"))
     elif kind == "llama3":
-        original = rope["original_max_position_embeddings"]
-        ends = rope["low_freq_factor"], rope["high_freq_factor"]
-        scaling = RotaryScaling(rope["factor"], original, *ends)
+        ends = number("low_freq_factor"), number("high_freq_factor")
+        scaling = RotaryScaling(number("factor"), number("original_max_position_embeddings"), *ends)
     elif kind != "default":
         raise ValueError(f"rope_type must be one of default, linear, llama3, got {kind!r}")
-    base = float(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
-    return Rotary(base=base, scaling=scaling)
+    if (part := option("partial_rotary_factor", default=1.0)) != 1.0:
+        raise ValueError(f"the configuration has partial_rotary_factor={part!r}, ours has 1.0 only")
+    return Rotary(base=float(number("rope_theta", 10000.0)), scaling=scaling)
 
 
 # Modules from a configuration and parameters.
@@ -458,31 +654,45 @@ def _block(state: State, **settings: Any) -> Block:
     return shared.filled(lambda: Block(**shared.block_settings(state), **settings), state)
 
 
-def _gpt2(config: Config, state: Mapping[str, Tensor]) -> LanguageModel:
-    state = nanogpt.read(_transposed(state), nanogpt.MODEL)
-    model = shared.whole_model(LanguageModel, state, **_gpt2_settings(config))
-    return shared.set_dropout(
-        model, *(config.get(f"{part}_pdrop", 0.1) for part in ("attn", "resid", "embd"))
-    )
+def _read_gpt2(state: Mapping[str, Tensor]) -> State:
+    return nanogpt.read(_transposed(state), nanogpt.MODEL)
 
 
-def _llama(config: Config, state: Mapping[str, Tensor]) -> LanguageModel:
+def _gpt2(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
+    model = shared.whole_model(LanguageModel, state, tied=tied, **_gpt2_settings(config))
+    parts = ("attn", "resid", "embd")
+    return shared.set_dropout(model, *(_probability(config, f"{p}_pdrop", 0.1) for p in parts))
+
+
+def _read_llama(state: Mapping[str, Tensor]) -> State:
     state = {
         name.removeprefix("model."): tensor
-        for name, tensor in state.items()
+        for name, tensor in shared.without_prefixes(state).items()
         if not name.endswith("rotary_emb.inv_freq")  # in old files
     }
-    rotary = _rotary(config)
+    return shared.renamed(state, _LLAMA, "the model")
+
+
+def _llama(
+    config: Config, state: State, tied: bool | None = None, *, window: int | None = None
+) -> LanguageModel:
+    rotary, length = _rotary(config), "max_position_embeddings"
     model = shared.whole_model(
         LanguageModel,
-        shared.renamed(state, _LLAMA, "the model"),
-        max_tokens=config.get("max_position_embeddings", 2048),
+        state,
+        tied=tied,
+        max_tokens=_positive(length, config.get(length, 2048)),
         position="rotary",
         rotary_base=rotary.base,
         rotary_scaling=rotary.scaling,
+        window=window,
         **_llama_settings(config),
     )
-    return shared.set_dropout(model, config.get("attention_dropout", 0.0), 0.0)
+    return shared.set_dropout(model, _probability(config, "attention_dropout", 0.0), 0.0)
+
+
+def _mistral(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
+    return _llama(config, state, tied, window=config.get("sliding_window", 4096))
 
 
 def _bert(config: Config, state: State) -> Encoder:
@@ -497,12 +707,56 @@ def _bert(config: Config, state: State) -> Encoder:
     return shared.set_dropout(model, config["attention_probs_dropout_prob"], hidden, hidden)
 
 
-Make = Callable[[Config, State], LanguageModel]
-_NEEDED: dict[str, dict[str, Any]] = {  # options of files, where nothing can be measured
-    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    "llama": {"hidden_act": "silu", "partial_rotary_factor": 1.0},
+@dataclass(frozen=True)
+class _Family:
+    """How the folders of one ``model_type`` are read."""
+
+    read: Callable[[Mapping[str, Tensor]], State]
+    make: Callable[[Config, State, bool | None], LanguageModel]
+    heads: str
+    sizes: Mapping[str, str]  # names in config.json, and in ``_sizes``
+    needed: Mapping[str, Any]  # options of files, where nothing can be measured
+    tied: bool = False  # if config.json does not say
+
+
+_LLAMA_SIZES = {
+    "num_hidden_layers": "n_layers",
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "d_head",
+    "vocab_size": "vocab_size",
 }
-_KNOWN: dict[str, Make] = {"gpt2": _gpt2, "llama": _llama}
+_LLAMA_FAMILY = _Family(
+    _read_llama,
+    _llama,
+    "num_attention_heads",
+    {**_LLAMA_SIZES, "attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
+    {"hidden_act": "silu"},
+)
+_KNOWN = {
+    "gpt2": _Family(
+        _read_gpt2,
+        _gpt2,
+        "n_head",
+        {
+            "n_layer": "n_layers",
+            "n_embd": "d_model",
+            "n_inner": "d_ff",
+            "n_positions": "max_tokens",
+            "vocab_size": "vocab_size",
+        },
+        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        tied=True,
+    ),
+    "llama": _LLAMA_FAMILY,
+    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
+    "qwen2": replace(
+        _LLAMA_FAMILY,
+        sizes=_LLAMA_SIZES,
+        needed={"hidden_act": "silu", "use_sliding_window": False},
+    ),
+}
 
 
 def _transposed(state: Mapping[str, Tensor]) -> State:
@@ -530,7 +784,14 @@ def _measure_part(peer: Any, ours: MultiHeadAttention | Block, **more: Any) -> N
 def _measured_model(peer: Any, ours: E) -> E:
     config, device = ours.config, next(peer.parameters()).device
     tokens = shared.ids(config.vocab_size, config.max_tokens, device)
-    shared.measure(peer, ours, lambda x: peer(x).logits, ours, tokens)
+
+    def logits(x: Tensor) -> Any:
+        output = peer(x)
+        if hasattr(output, "logits"):
+            return output.logits
+        return F.linear(output.last_hidden_state, peer.get_input_embeddings().weight)
+
+    shared.measure(peer, ours, logits, ours, tokens)
     return ours
 
 
