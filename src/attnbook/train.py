@@ -464,6 +464,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if dist.is_torchelastic_launched():
             raise  # torchrun shows the error of the process that failed first
         sys.exit(f"error: {explained(error, folder)}")
+    except RuntimeError as error:
+        from torch._dynamo.exc import TorchDynamoException  # seconds, and there only if it compiled
+
+        if not isinstance(error, TorchDynamoException):
+            raise
+        sys.exit(f"error: leave out --compile: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")
     if dist.is_initialized():

@@ -388,6 +388,20 @@ def test_loss_that_is_not_finite_says_what_helps(tmp_path: Path, text: str) -> N
         train.main([*run, "--learning-rate", "1e30"])
 
 
+@pytest.mark.slow
+def test_what_cannot_be_compiled_says_so(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def no_compiler(*args: Any, **options: Any) -> None:
+        raise TorchDynamoException("No working C++ compiler found\n\nand a page more")
+
+    monkeypatch.setattr(train, "train", no_compiler)
+    with pytest.raises(SystemExit, match=r"^error: leave out --compile: No working C.* found$"):
+        train.main(["--text", text, "--out", str(tmp_path / "run"), *SMALL, "--compile"])
+
+
 def test_text_comes_in_pieces_that_do_not_cut_a_letter() -> None:
     tokenizer = bpe_tokenizer("é漢🙂" * 20, 256)  # bytes: pieces end in a letter
     config = ModelConfig(tokenizer.get_vocab_size(), 16, 2, 1, max_tokens=10)
