@@ -5,12 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
 from torch import Generator
 
 from attnbook.models import LanguageModel
+from attnbook.tasks.text import Tokenizer
 from attnbook.train import BEST, explained, make_model, write
 from attnbook.training import load_model
+from attnbook.training.progress import writable
 
 
 def load(folder: Path, *, last: bool = False) -> tuple[LanguageModel, Tokenizer]:
@@ -48,6 +49,19 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def show(text: str) -> None:
+    """Print what the standard output can take.
+
+    Raises:
+        OSError: if it can take nothing: names it.
+    """
+    try:
+        print(writable(text, sys.stdout), end="", flush=True)
+    except OSError as error:
+        sys.stdout = None  # else Python writes the rest at its end
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     command = parser()
@@ -58,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("temperature", given.temperature, given.temperature >= 0, "at least 0"),
         ("top-k", top_k, top_k is None or top_k >= 1, "at least 1"),
         ("top-p", given.top_p, given.top_p is None or 0 < given.top_p <= 1, "above 0, at most 1"),
+        ("seed", given.seed, given.seed is None or 0 <= given.seed < 2**64, "from 0 to 2**64 - 1"),
     ):
         if not is_right:
             command.error(f"--{name} must be {expected}, got {value}")
@@ -75,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             top_p=given.top_p,
             generator=draws,
         ):
-            print(piece, end="", flush=True)
-        print()
+            show(piece)
+        show("\n")
     except (ValueError, OSError) as error:
         sys.exit(f"error: {explained(error, given.run)}")
     except KeyboardInterrupt:

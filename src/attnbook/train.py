@@ -2,38 +2,58 @@
 
 The folder ``RUN`` gets the settings, a tokenizer trained on the text, a checkpoint, from which the
 same command goes on, and the model with the lowest held-out loss so far. Ctrl-C saves and ends.
-``python -m attnbook.generate RUN "prompt"`` writes with that model.
+``python -m attnbook.generate RUN "prompt"`` writes with that model. With ``--init``, another run's
+model or GPT-2 or Llama from a folder of Hugging Face's is trained on, with its own tokenizer.
 """
 
 import argparse
 import dataclasses
 import json
 import math
+import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
 import torch.distributed as dist
-from tokenizers import Tokenizer
 from torch import Generator
 from torch.distributed.elastic.multiprocessing.errors import record
-from tqdm import tqdm
 
 from attnbook.blocks import check_choice
+from attnbook.convert import from_pretrained
 from attnbook.initialization import initialize
 from attnbook.models import LanguageModel, ModelConfig
-from attnbook.tasks.text import TextTask, bpe_tokenizer, fingerprint, python_topics, read_text
+from attnbook.positions import RotaryScaling
+from attnbook.tasks.text import (
+    TextTask,
+    Tokenizer,
+    bpe_tokenizer,
+    fingerprint,
+    python_topics,
+    read_text,
+    read_tokenizer,
+)
 from attnbook.training import History, TrainingConfig, processes, train
+from attnbook.training.progress import say
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 Precision = Literal["float32", "float64", "bfloat16"]
-BEST = "best.safetensors"
-"""The model with the lowest held-out loss so far, for ``LanguageModel.load``."""
+SETTINGS, TOKENIZER, BEST = "settings.json", "tokenizer.json", "best.safetensors"
+"""A run's files, of which the last is the model with the lowest held-out loss so far."""
+DERIVED = ("fingerprint", "model")
+"""What ``settings.json`` has beside the settings: of the text, and of the model of ``init``."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +61,7 @@ class Settings:
     """The options of the command.
 
     Raises:
-        ValueError: if one is of another type than the default, or can't be; the model's sizes,
-            rates and steps are checked where they are used.
+        ValueError: if one is of another type than the default, or can't be.
 
     Example:
         >>> Settings(n_layers=2).model(vocab_size=500).n_layers
@@ -50,6 +69,7 @@ class Settings:
     """
 
     text: Annotated[str, "a UTF-8 text file; Python's own help texts if not given"] = ""
+    init: Annotated[str, "a run, or a folder of Hugging Face's, whose model is trained on"] = ""
     vocab_size: Annotated[int, "tokens of the byte-pair encoding"] = 2048
     length: Annotated[int, "tokens that the model sees at once"] = 128
     d_model: Annotated[int, "width of a token"] = 128
@@ -77,13 +97,13 @@ class Settings:
                 check_choice(name, value, hint)
             elif type(value) is not hint and not (hint is float and type(value) is int):
                 raise ValueError(f"{name} must be of type {hint.__name__}, got {value!r}")
-        for name, least in (("length", 2), ("batch", 1), ("every", 1)):
+        for name in ("length", "batch", "every", "d_model", "n_heads", "n_layers"):
+            least = 2 if name == "length" else 1
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, got {self.seed}")
+        self.training()  # checks the rest
 
     def model(self, vocab_size: int) -> ModelConfig:
         """A pre-norm model with rotary positions and SwiGLU, tied."""
@@ -117,54 +137,115 @@ class Settings:
         )
 
 
+SIZES = ("vocab_size", "d_model", "n_heads", "n_layers")
+"""Settings that ``init`` decides."""
 MAY_CHANGE = ("text", "every", "prompt", "compile", "fast")
 """Settings that a run may go on with changed: they decide no step, or its last bits at most. The
 text may have moved: its fingerprint has to be the same."""
 
 
-def begin(folder: Path, given: dict[str, Any]) -> None:
-    """Write the run's settings and tokenizer, unless it has a checkpoint that was made with them.
+def prepare(folder: Path, given: dict[str, Any]) -> tuple[bool, dict[str, Any], str]:
+    """Whether a run has begun, and what its settings and its tokenizer are; nothing is written.
 
     Raises:
-        ValueError: if the run was begun with other settings or another text.
+        ValueError: if the run was begun with other settings or another text, or if these can't be.
     """
-    path = folder / "settings.json"
-    begun = (folder / "checkpoint.safetensors").exists()
-    before = json.loads(path.read_text("utf-8")) if begun else {}
-    settings = settings_of(before | given)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"expected a folder with --out, got the file {folder}")
+    begun = has_begun(folder)
+    before = _values_in(folder / SETTINGS) if begun else {}
     for name, value in before.items():
         if name in given and name not in MAY_CHANGE and given[name] != value:
             raise ValueError(
-                f"{folder} was begun with {name} {value!r}, got {given[name]!r}; "
+                f"{folder} was begun with {_option(name)} {value}, got {given[name]}; "
                 "take another folder with --out"
             )
-    text = read(settings.text)
-    digits = fingerprint(text)
-    if before.get("fingerprint", digits) != digits:
+    values = before | given
+    source = settings_of(values).text
+    say(f"reading {source or 'the help texts of this Python'}", error=True)
+    text = read(source)
+    values["fingerprint"] = fingerprint(text)
+    if before.get("fingerprint", values["fingerprint"]) != values["fingerprint"]:
         raise ValueError(
             f"{folder} was begun with another text than that of "
-            f"{settings.text or 'this Python'}; take another folder with --out"
+            f"{source or 'this Python'}; take another folder with --out"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    if not before:
-        _write(folder / "tokenizer.json", bpe_tokenizer(text, settings.vocab_size).to_str())
-    content = dataclasses.asdict(settings) | {"fingerprint": digits}
-    _write(path, json.dumps(content, indent=1) + "\n")
+    if begun:
+        tokenizer = read_tokenizer(folder / TOKENIZER)
+    elif init := values.get("init"):
+        model, tokenizer = starting_point(Path(init))
+        values = _with_sizes_of(model.config, values)
+    else:
+        size = settings_of(values).vocab_size
+        say(f"making a vocabulary of {size:,} tokens of {len(text):,} characters", error=True)
+        tokenizer = bpe_tokenizer(text, size)
+    derived = {name: values[name] for name in DERIVED if name in values}
+    return begun, dataclasses.asdict(settings_of(values)) | derived, tokenizer.to_str()
+
+
+def starting_point(folder: Path) -> tuple[LanguageModel, Tokenizer]:
+    """The best model of a run, or the one in a folder of Hugging Face's, and its tokenizer.
+
+    Raises:
+        ValueError: if there is no whole model, or no tokenizer of its size.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"expected a folder with --init, got {folder}")
+    is_run = (folder / SETTINGS).exists()
+    model = LanguageModel.load(folder / BEST) if is_run else from_pretrained(folder)
+    tokenizer = read_tokenizer(folder / TOKENIZER)
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= model.config.vocab_size:
+        raise ValueError(
+            f"the tokenizer in {folder} has token {largest}, and the model's last is "
+            f"{model.config.vocab_size - 1}"
+        )
+    return model, tokenizer
+
+
+def _with_sizes_of(config: ModelConfig, values: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the sizes of the model that a run starts from, which can't be others."""
+    sizes = {name: getattr(config, name) for name in SIZES}
+    for name, size in sizes.items():
+        if values.get(name, size) != size:
+            raise ValueError(
+                f"{values['init']} has {_option(name)} {size}, got {values[name]}; leave it out"
+            )
+    if values.get("length", 0) > config.max_tokens:
+        raise ValueError(
+            f"{values['init']} holds {config.max_tokens} tokens, got --length {values['length']}"
+        )
+    free = {"dropout": config.dropout, "length": min(Settings.length, config.max_tokens)}
+    values = free | values | sizes
+    return values | {
+        "model": dataclasses.asdict(dataclasses.replace(config, dropout=values["dropout"]))
+    }
 
 
 def read(text: str) -> str:
-    """The text of a file, or what is trained on without one."""
-    return read_text(text) if text else python_topics()
+    """The text of a file, or what is trained on without one.
+
+    Raises:
+        ValueError: if it can't be read again, when the run goes on.
+    """
+    if not text:
+        return python_topics()
+    path = Path(text)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(
+            f"expected a file on a disk, which a run reads again when it goes on, got {text}"
+        )
+    return read_text(path)
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
-    """The settings among ``values``; the file in a run's folder also has the text's fingerprint.
+    """The settings among ``values``; the file in a run's folder has more than these.
 
     Raises:
         ValueError: if there is one that is not known; names those that are.
     """
     known = [f.name for f in dataclasses.fields(Settings)]
-    if unknown := values.keys() - {*known, "fingerprint"}:
+    if unknown := values.keys() - {*known, *DERIVED}:
         raise ValueError(
             f"unknown settings: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
         )
@@ -177,15 +258,32 @@ def make_model(folder: Path) -> tuple[LanguageModel, Tokenizer, Settings]:
     Raises:
         ValueError: if there is no run in the folder.
     """
-    path = folder / "settings.json"
+    path = folder / SETTINGS
     if not path.exists():
         raise ValueError(f"expected a folder that attnbook.train made, got {folder}")
-    settings = settings_of(json.loads(path.read_text("utf-8")))
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    model = LanguageModel(settings.model(tokenizer.get_vocab_size()))
-    model.to(torch.float64 if settings.precision == "float64" else torch.float32)
-    draws = Generator().manual_seed(settings.seed)
-    return initialize(model, "gpt2", generator=draws), tokenizer, settings
+    values, tokenizer = _values_in(path), read_tokenizer(folder / TOKENIZER)
+    return build(values, tokenizer), tokenizer, settings_of(values)
+
+
+def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
+    """The untrained model; with ``init``, one of that model's configuration.
+
+    Raises:
+        ValueError: if there can be none of these sizes.
+    """
+    settings = settings_of(values)
+    dtype = torch.float64 if settings.precision == "float64" else torch.float32
+    if settings.init:
+        config = dict(values["model"])
+        if config["rotary_scaling"] is not None:
+            config["rotary_scaling"] = RotaryScaling(**config["rotary_scaling"])
+        return LanguageModel(ModelConfig(**config)).to(dtype)
+    try:
+        model = LanguageModel(settings.model(tokenizer.get_vocab_size())).to(dtype)
+    except ValueError as error:
+        sizes = f"--d-model {settings.d_model} and --n-heads {settings.n_heads}"
+        raise ValueError(f"{error}; with {sizes}") from None
+    return initialize(model, "gpt2", generator=Generator().manual_seed(settings.seed))
 
 
 def write(
@@ -214,6 +312,9 @@ def write(
     Returns:
         The prompt, and then what follows, as it comes.
 
+    Raises:
+        ValueError: if the prompt came from bytes that are not UTF-8.
+
     Example:
         >>> tokenizer = bpe_tokenizer("to be or not to be " * 20, 260)
         >>> model = LanguageModel(ModelConfig(260, d_model=8, max_tokens=8))
@@ -221,10 +322,14 @@ def write(
         >>> beginning, len(more)
         ('to be', 5)
     """
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"expected a prompt in UTF-8, got {prompt!r}") from None
     yield prompt
     ids = tokenizer.encode(prompt or "\n").ids
     device, longest = next(model.parameters()).device, model.config.max_tokens
-    begin, end, shown = len(ids), len(ids) + n_tokens, 0
+    end, shown = len(ids) + n_tokens, len(tokenizer.decode(ids))
     while len(ids) < end:
         seen = torch.tensor([ids[-(longest // 2) :]], device=device)
         longer = model.generate(
@@ -236,16 +341,19 @@ def write(
             generator=generator,
         )
         ids += longer[0, seen.shape[1] :].tolist()
-        text = tokenizer.decode(ids[begin:])
+        text = tokenizer.decode(ids)
         if len(ids) < end:
             text = text.rstrip("\N{REPLACEMENT CHARACTER}")  # bytes of one that has yet to end
         yield text[shown:]
         shown = len(text)
 
 
-def run(folder: Path) -> None:
-    """Train what the folder says, from where it is."""
-    model, tokenizer, settings = make_model(folder)
+def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Train what :func:`prepare` prepared, from where it is."""
+    settings, is_first = settings_of(values), processes().rank == 0
+    model = build(values, tokenizer)
+    if settings.init and not begun:
+        model.load_state_dict(starting_point(Path(settings.init))[0].state_dict())
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     device = next(model.parameters()).device
     try:
@@ -255,20 +363,42 @@ def run(folder: Path) -> None:
     ids, targets = (part.to(device) for part in task.validation_windows(32))
     n_characters = len(tokenizer.decode(task.validation.tolist()))
     bits = len(task.validation) / n_characters / math.log(2)
+    if is_first:
+        n_parameters = sum(p.numel() for p in model.parameters())
+        said = f"training {n_parameters:,} parameters on {len(task.training):,} tokens"
+        say(said, error=True)
 
-    def evaluated(history: History) -> None:
-        (step, loss), lowest = list(history.evaluations.items())[-1], history.step_with_lowest()
-        if step == lowest:
-            model.save(folder / BEST)
-        lines = "".join(write(model, tokenizer, settings.prompt, 60)).splitlines()
-        tqdm.write(
-            f"\nafter {step} steps: held-out loss {loss:.3f} nats per token, "
-            f"{loss * bits:.3f} bits per character"
-            + ("\n" if step == lowest else f"; it was lowest after {lowest}\n")
-            + "\n".join(line for line in lines if line.strip())
-        )
+    with _interruption() as interrupted, ExitStack() as held:
 
-    with _interruption() as interrupted:
+        @cache  # once
+        def take() -> None:
+            """Make the folder this command's: nothing is written before the first step worked."""
+            held.enter_context(_alone_in(folder))
+            if has_begun(folder) != begun:
+                raise ValueError(f"another command began {folder} at the same time")
+            _write(folder / TOKENIZER, tokenizer.to_str())
+            _write(folder / SETTINGS, json.dumps(values, indent=1) + "\n")
+
+        def stop(history: History) -> bool:
+            if history.losses:
+                take()
+            return interrupted()
+
+        def evaluated(history: History) -> None:
+            take()
+            (step, loss), lowest = list(history.evaluations.items())[-1], history.step_with_lowest()
+            if step == lowest:
+                model.save(folder / BEST)
+            lines = "".join(write(model, tokenizer, settings.prompt, 60)).splitlines()
+            say(
+                f"\nafter {step} steps: held-out loss {loss:.3f} nats per token, "
+                f"{loss * bits:.3f} bits per character"
+                + ("\n" if step == lowest else f"; it was lowest after {lowest}\n")
+                + "\n".join(line for line in lines if line.strip())
+            )
+
+        if begun and is_first:
+            take()
         history = train(
             model,
             lambda generator: task.batch(settings.batch, generator),
@@ -276,21 +406,22 @@ def run(folder: Path) -> None:
             evaluate=lambda model: float(model.loss(ids, targets)),
             evaluate_every=settings.every,
             evaluated=evaluated,
-            stop=lambda history: interrupted(),
+            stop=stop,
             folder=folder,
             save_every=settings.every,
             compile=settings.compile,
             fast=settings.fast,
         )
-    is_first, n_steps = processes().rank == 0, len(history.losses)
+    n_steps = len(history.losses)
     if n_steps < settings.steps:
-        said = f"\ninterrupted after {n_steps} steps; the same command goes on from there"
-        sys.exit(said if is_first else 1)
+        ended = f"\ninterrupted after {n_steps} steps; the same command goes on from there"
+        sys.exit(ended if is_first else 1)
     if is_first:
         words = ["python", "-m", "attnbook.generate", str(folder), settings.prompt]
-        print(
+        command = shlex.join(words) if os.name == "posix" else subprocess.list2cmdline(words)
+        say(
             f"\n{n_steps} steps are done; the held-out loss was lowest after "
-            f"{history.step_with_lowest()}. The model of that step writes: {shlex.join(words)}"
+            f"{history.step_with_lowest()}. The model of that step writes: {command}"
         )
 
 
@@ -321,15 +452,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder, config = given.pop("out"), given.pop("config")
     try:
         if config is not None:
-            given = _settings_in(config) | given
-        if given.get("text"):
-            given["text"] = str(Path(given["text"]).resolve())
-        processes().from_first(lambda: begin(folder, given))
-        run(folder)
+            values = _values_in(config)
+            given = {n: value for n, value in values.items() if n not in DERIVED} | given
+        for name in ("text", "init"):
+            if given.get(name):
+                given[name] = str(Path(given[name]).resolve())
+        with _ended_at_once():
+            begun, values, tokenizer = processes().from_first(lambda: prepare(folder, given))
+        run(folder, begun, values, Tokenizer.from_str(tokenizer))
     except (ValueError, OSError, FloatingPointError) as error:
         if dist.is_torchelastic_launched():
             raise  # torchrun shows the error of the process that failed first
         sys.exit(f"error: {explained(error, folder)}")
+    except RuntimeError as error:
+        from torch._dynamo.exc import TorchDynamoException  # seconds, and there only if it compiled
+
+        if not isinstance(error, TorchDynamoException):
+            raise
+        sys.exit(f"error: leave out --compile: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")
     if dist.is_initialized():
@@ -345,13 +485,22 @@ def explained(error: Exception, folder: Path) -> str:
         'No space left on device: run'
     """
     if isinstance(error, OSError):
-        return f"{error.strerror}: {error.filename or folder}"
+        return f"{error.strerror or error}: {error.filename or folder}"
     if isinstance(error, FloatingPointError):
         return f"{error}; take a smaller --learning-rate and another folder with --out"
     return str(error)
 
 
-def _settings_in(path: Path) -> dict[str, Any]:
+def has_begun(folder: Path) -> bool:
+    """True if there is a checkpoint to go on from."""
+    return (folder / "checkpoint.safetensors").exists()
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _values_in(path: Path) -> dict[str, Any]:
     """Those of a JSON file."""
     try:
         values = json.loads(read_text(path))
@@ -359,31 +508,75 @@ def _settings_in(path: Path) -> dict[str, Any]:
         raise ValueError(f"expected JSON in {path}, got: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"expected a JSON object of settings in {path}, got {values!r}")
-    return {name: value for name, value in values.items() if name != "fingerprint"}
+    return values
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """While a vocabulary is made, which does not look up, Ctrl-C ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed: the step is finished and saved. The second ends at once."""
+    """Whether the command was told to end: it finishes the step and saves.
+
+    By Ctrl-C, whose second ends at once, by ``kill``, as a batch system does, or because the
+    terminal went away. Those that are ignored, as under ``nohup``, stay so.
+    """
     pressed = False
 
-    def note(*_: Any) -> None:
+    def note(number: int, _: Any) -> None:
         nonlocal pressed
         pressed = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if number == signal.SIGINT:
+            signal.signal(number, before[number])
 
-    before = signal.signal(signal.SIGINT, note)
+    numbers = [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep others that train out of it: by a lock, which a kill releases."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"another command is training in {folder}") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _write(path: Path, text: str) -> None:
     """Whole, or not at all."""
     unfinished = path.with_suffix(".unfinished")
     try:
-        unfinished.write_text(text, "utf-8")
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint that belongs to it
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -166,8 +166,9 @@ def test_nothing_is_written_before_a_step_has_worked(tmp_path: Path) -> None:
 
 
 FULL = """
-import json, resource, signal, sys
+import json, resource, signal, sys, torch
 from worker import run
+torch.set_num_threads(1)
 run(folder=sys.argv[1], save_every=5, config={"steps": 10, "schedule": "constant"})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -193,6 +194,9 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     tensors, metadata = files.read(tmp_path / "checkpoint.safetensors")
     assert len(tensors["history.losses"]) == 10
     assert json.loads(metadata["config"])["steps"] == 10
+    torch.set_default_dtype(torch.float32)
+    longer: dict[str, Any] = {"config": {"steps": 20, "schedule": "constant"}}
+    assert run(**longer, folder=tmp_path)[0] == run(**longer)[0]
 
 
 def test_any_module_with_a_loss_function_resumes(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
 """python -m attnbook.train and attnbook.generate, as a reader types them."""
 
 import json
+import os
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from spawned import SECONDS, different, ended, started
 
-from attnbook import LanguageModel, ModelConfig, files, generate, train
+from attnbook import LanguageModel, ModelConfig, convert, files, generate, train
 from attnbook.tasks import bpe_tokenizer
+from attnbook.train import BEST
 
 SMALL = [
     *("--vocab-size=280", "--length=16", "--d-model=16", "--n-heads=2", "--n-layers=1"),
@@ -127,7 +132,7 @@ def test_interrupted_training_saves_its_last_step(
 def test_what_contradicts_the_run_is_refused(tmp_path: Path, text: str) -> None:
     run = ["--out", str(tmp_path / "run"), "--text", text]
     train.main([*run, *SMALL, "--steps", "1"])
-    with pytest.raises(SystemExit, match=r"was begun with n_layers 1, got 2; take another folder"):
+    with pytest.raises(SystemExit, match=r"was begun with --n-layers 1, got 2; take another fold"):
         train.main([*run, "--n-layers", "2"])
     Path(text).write_text(TEXT * 30)
     with pytest.raises(SystemExit, match=r"run was begun with another text than that of .*text.tx"):
@@ -145,10 +150,13 @@ def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path, t
     run = ["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"]
     for wrong, message in (
         (["--length", "1000"], r"of 1000 tokens need .* take a longer text or another --length"),
-        (["--n-heads", "5"], "n_heads must divide d_model, got 5 heads for 16"),
+        (["--n-heads", "5"], "n_heads must divide d_model, got 5 .* --d-model 16 and --n-heads 5"),
+        (["--n-heads", "16"], "the width must be even, got 1; with --d-model 16 and --n-heads 16"),
+        (["--batch", str(10**15)], "Storage size calculation overflowed|can't allocate memory"),
     ):
-        with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        with pytest.raises((SystemExit, RuntimeError), match=message):
             train.main([*run, *wrong])
+        assert not (tmp_path / "run").exists()
     train.main(run)
 
 
@@ -164,14 +172,20 @@ def test_settings_come_from_a_file_and_from_options(tmp_path: Path, text: str) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"layers": 3}', "unknown settings: layers; there are text, vocab_size, length"),
+        ('{"layers": 3}', "unknown settings: layers; there are text, init, vocab_size"),
         ('{"steps": "3"}', "steps must be of type int, got '3'"),
         ('{"steps": true}', "steps must be of type int, got True"),
         ('{"precision": "half"}', "precision must be 'float32', .* or 'bfloat16', got 'half'"),
         ('{"dropout": 1}', "dropout must be at least 0 and below 1, got 1"),
         ('{"every": 0}', "every must be at least 1, got 0"),
         ('{"length": 1}', "length must be at least 2, got 1"),
-        ('{"seed": -1}', "seed must not be negative, got -1"),
+        ('{"n_layers": 0}', "n_layers must be at least 1, got 0"),
+        ('{"n_heads": 0}', "n_heads must be at least 1, got 0"),
+        ('{"d_model": 0}', "d_model must be at least 1, got 0"),
+        ('{"steps": 0}', "steps must be positive, got 0"),
+        ('{"weight_decay": -1}', "weight_decay must not be negative, got -1"),
+        ('{"seed": -1}', r"seed must be at least 0 and below 2\*\*64, got -1"),
+        ('{"seed": 18446744073709551616}', r"seed must be at least 0 and below 2\*\*64, got 184"),
         ('{"steps"', "expected JSON in .*wrong.json, got: Expecting"),
         ("[3]", r"expected a JSON object of settings in .*wrong.json, got \[3\]"),
     ],
@@ -183,10 +197,209 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, content: str, messa
     assert not (tmp_path / "b").exists()
 
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Send this process a signal when the next sample is written."""
+
+    def written(*args: Any) -> Any:
+        monkeypatch.undo()
+        signal.raise_signal(number)
+        return iter(["sample"])
+
+    monkeypatch.setattr(train, "write", written)
+
+
+def same_files(a: Path, b: Path) -> bool:
+    return not any(different(read(a / f), read(b / f)) for f in ("checkpoint.safetensors", BEST))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_told_to_end_it_saves_and_goes_on_to_the_same_bits(
+    tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["--text", text, *SMALL, "--steps", "30"]
+    train.main([*command, "--out", str(tmp_path / "whole")])
+    command += ["--out", str(tmp_path / "run")]
+    before = [signal.getsignal(each) for each in SIGNALS]
+    interrupt(monkeypatch, number)
+    with pytest.raises(SystemExit, match="interrupted after 10 steps; the same command goes on"):
+        train.main(command)
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+    assert len(read(tmp_path / "run/checkpoint.safetensors")["history.losses"]) == 10
+    train.main(command)
+    assert same_files(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_ignored_signal_stays_ignored(
+    tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "raise_signal", signal.raise_signal)
+    before = signal.signal(number, signal.SIG_IGN)  # as nohup does, and sh with & for Ctrl-C
+    try:
+        interrupt(monkeypatch, number)
+        train.main(["--text", text, "--out", str(tmp_path / "run"), *SMALL, "--steps", "20"])
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "output",
+    [
+        "> /dev/full",
+        "2> /dev/full",
+        "> /dev/full 2>&1",
+        ">&- 2>&-",
+        "| true",
+        "2>&1 | true",
+        "| PYTHONIOENCODING=cp1252",
+        "| PYTHONIOENCODING=ascii",
+    ],
+)
+def test_nothing_that_becomes_of_its_output_ends_a_training(
+    tmp_path: Path, text: str, output: str
+) -> None:
+    command = ["--text", text, *SMALL, "--steps", "30", "--out"]
+    train.main([*command, str(tmp_path / "whole")])
+    python = shlex.join([sys.executable, "-m", "attnbook.train", *command, str(tmp_path / "run")])
+    variable, output = (output[2:], "") if "=" in output else ("", output)
+    ended = subprocess.run(
+        ["bash", "-c", f"{variable} {python} {output}; exit ${{PIPESTATUS[0]}}"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "0"},
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert b"Exception" not in ended.stderr
+    assert same_files(tmp_path / "whole", tmp_path / "run")
+
+
+def test_second_command_in_a_folder_is_refused_and_changes_nothing(
+    tmp_path: Path, text: str
+) -> None:
+    run = tmp_path / "run"
+    command = ["--out", str(run), "--text", text, *SMALL, "--steps", "1"]
+    late = train.prepare(run, {"text": text, "length": 8, "d_model": 8, "vocab_size": 300})
+    train.main(command)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    with pytest.raises(ValueError, match=r"another command began .*run at the same time"):
+        train.run(run, *late[:2], bpe_tokenizer(TEXT, 300))
+    with train._alone_in(run), pytest.raises(SystemExit, match="another command is training in "):
+        train.main(command)
+    assert before == {path.name: path.read_bytes() for path in run.iterdir()}
+    train.main(command)
+
+
+def test_text_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for given, message in (
+        (str(tmp_path / "pipe"), "expected a file on a disk, which a run reads again .*pipe"),
+        (str(tmp_path), "expected a readable text file, got .*: Is a directory"),
+    ):
+        with pytest.raises(SystemExit, match=f"error: {message}"):
+            train.main(["--out", str(tmp_path / "run"), "--text", given])
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"error: expected a folder with --out, got the file .*fi"):
+        train.main(["--out", str(tmp_path / "file")])
+
+
+def test_run_goes_on_from_the_model_of_another(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train.main(["--out", str(tmp_path / "first"), "--text", text, *SMALL, "--steps", "60"])
+    (tmp_path / "other.txt").write_text("what a piece of work is a man, how noble in reason\n" * 40)
+    command = ["--text", str(tmp_path / "other.txt"), "--init", str(tmp_path / "first")]
+    command += ["--steps", "30", "--learning-rate", "0.001", "--every", "10"]
+    train.main([*command, "--out", str(tmp_path / "whole")])
+    assert same_text(tmp_path / "first/tokenizer.json", tmp_path / "whole/tokenizer.json")
+    first, settings = read(tmp_path / "first" / BEST), train.make_model(tmp_path / "whole")[2]
+    assert (settings.d_model, settings.length, settings.dropout) == (16, 16, 0.1)
+    change = read(tmp_path / "whole" / BEST)["embedding.weight"] - first["embedding.weight"]
+    assert 0 < change.abs().max() < 0.001 * 30  # Adam moves a number by the rate at most
+
+    command += ["--out", str(tmp_path / "run")]
+    interrupt(monkeypatch, signal.SIGTERM)
+    with pytest.raises(SystemExit, match="interrupted after 10 steps"):
+        train.main(command)
+    shutil.rmtree(tmp_path / "first")  # a run has all it needs
+    train.main(command)
+    assert same_files(tmp_path / "whole", tmp_path / "run")
+    generate.main([str(tmp_path / "run"), "what", "--last"])
+
+
+def same_text(a: Path, b: Path) -> bool:
+    return a.read_text() == b.read_text()
+
+
+def test_converted_model_is_trained_on(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ModelConfig(
+        300, 16, 2, 1, max_tokens=24, norm="pre", scaled=False, position="learned", dropout=0.0
+    )
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    given = LanguageModel(config).half()  # as many are kept
+    save_file(convert.to_gpt2(given), folder / "model.safetensors")
+    sizes = {"n_head": 2, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    command = ["--text", text, "--out", str(tmp_path / "run"), "--init", str(folder)]
+    with pytest.raises(SystemExit, match=r"expected a tokenizer in .*gpt2/tokenizer.json, got: "):
+        train.main(command)
+    bpe_tokenizer(TEXT, 310).save(str(folder / "tokenizer.json"))
+    with pytest.raises(SystemExit, match=r"gpt2 has token 30\d, and the model's last is 299"):
+        train.main(command)
+    bpe_tokenizer(TEXT, 290).save(str(folder / "tokenizer.json"))
+    for wrong, message in (
+        ("--d-model=32", "gpt2 has --d-model 16, got 32; leave it out"),
+        ("--length=25", "gpt2 holds 24 tokens, got --length 25"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            train.main([*command, wrong])
+    assert not (tmp_path / "run").exists()
+
+    train.main([*command, "--steps", "10", "--every", "5", "--learning-rate", "1e-6"])
+    model, _ = generate.load(tmp_path / "run")
+    assert model.config.max_tokens == train.make_model(tmp_path / "run")[2].length == 24
+    for name, tensor in model.state_dict().items():
+        expected = given.state_dict()[name].float()
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-5)
+    capsys.readouterr()
+    generate.main([str(tmp_path / "run"), "to be", "--last"])
+    assert capsys.readouterr().out.startswith("to be")
+
+
+def test_folder_without_a_model_to_start_from_is_refused(tmp_path: Path, text: str) -> None:
+    command = ["--text", text, "--out", str(tmp_path / "run"), "--init"]
+    with pytest.raises(SystemExit, match=f"expected a folder with --init, got {text}"):
+        train.main([*command, text])
+    with pytest.raises(SystemExit, match=r"No such file or directory: .*config.json"):
+        train.main([*command, str(tmp_path)])
+
+
 def test_loss_that_is_not_finite_says_what_helps(tmp_path: Path, text: str) -> None:
     run = ["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "9"]
     with pytest.raises(SystemExit, match=r"error: .*take a smaller --learning-rate and another fo"):
         train.main([*run, "--learning-rate", "1e30"])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_says_so(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def no_compiler(*args: Any, **options: Any) -> None:
+        raise TorchDynamoException("No working C++ compiler found\n\nand a page more")
+
+    monkeypatch.setattr(train, "train", no_compiler)
+    with pytest.raises(SystemExit, match=r"^error: leave out --compile: No working C.* found$"):
+        train.main(["--text", text, "--out", str(tmp_path / "run"), *SMALL, "--compile"])
 
 
 def test_text_comes_in_pieces_that_do_not_cut_a_letter() -> None:
@@ -231,3 +444,60 @@ def test_options_that_cannot_be_are_refused(
 def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"expected a folder that attnbook.train made, got /"):
         generate.main([str(tmp_path), "to be"])
+
+
+def test_run_that_lacks_a_file_or_has_a_broken_one_names_it(tmp_path: Path, text: str) -> None:
+    train.main(["--out", str(tmp_path), "--text", text, *SMALL, "--steps", "1"])
+    with pytest.raises(SystemExit, match=r"error: expected a prompt in UTF-8, got 'na\\udcefve'"):
+        generate.main([str(tmp_path), b"na\xefve".decode(errors="surrogateescape")])
+    for name, content, options, message in (
+        ("checkpoint.safetensors", None, ["--last"], "there is no checkpoint: .*"),
+        (BEST, "half a f", [], ""),
+        ("tokenizer.json", "{", [], "expected a tokenizer in .*"),
+        ("tokenizer.json", None, [], "expected a tokenizer in .*"),
+        ("settings.json", "{", [], "expected JSON in .*"),
+    ):
+        path = tmp_path / name
+        path.unlink() if content is None else path.write_text(content)
+        with pytest.raises(SystemExit, match=f"error: {message}{name}|error: .*{name} is not a s"):
+            generate.main([str(tmp_path), *options])
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_ends_the_writing_and_is_named(
+    tmp_path: Path, text: str
+) -> None:
+    train.main(["--out", str(tmp_path), "--text", text, *SMALL, "--steps", "1"])
+    python = shlex.join([sys.executable, "-m", "attnbook.generate", str(tmp_path), "été 漢"])
+    for output, code, errors in (
+        ("> /dev/full", 1, b"error: No space left on device: standard output\n"),
+        ("| true", 1, b"error: Broken pipe: standard output\n"),
+    ):
+        ended = subprocess.run(
+            ["bash", "-c", f"PYTHONIOENCODING=cp1252 {python} {output}; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (code, errors)
+
+
+MISSING = """
+import sys
+sys.modules["tqdm"] = sys.modules["babel"] = None
+from attnbook.training import train
+for missing, module in (("babel", "tasks"), ("tokenizers", "train"), ("tokenizers", "generate")):
+    sys.modules[missing] = None
+    try:
+        __import__(f"attnbook.{module}")
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_missing_package_says_what_to_install() -> None:
+    with started(["-c", MISSING]) as process:
+        said, errors = process.communicate(timeout=SECONDS)
+    assert not errors
+    assert said.count('attnbook.tasks needs pip install "attnbook[tasks]"') == 3
