@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from attnbook import LanguageModel, ModelConfig
@@ -58,6 +57,8 @@ def in_transformers(name: str, **more: Any) -> Callable[[], nn.Module]:
     }
 
     def make() -> nn.Module:
+        import transformers
+
         head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
         config = getattr(transformers, f"{name}Config")(**{**sizes, **more})
         return getattr(transformers, name + head)(config).eval()
