@@ -3,7 +3,7 @@ const stemmer = new Stemmer();
 const STOP = new Set((
   "a after an and are as at be been before but by can could did do does each else explained for from get gets had has have " +
   "how i if in into is it its just me much my of on one or our should so such than that the their them then there " +
-  "tell tells these they this to us use used using was we were what when where which who why will with would you your"
+  "tell tells these they thing things this to us use used using was we were what when where which who why will with would you your"
 ).split(" "));
 
 const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
