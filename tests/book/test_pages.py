@@ -147,7 +147,8 @@ UNFADED = """() => [...document.querySelectorAll(".highlight pre, .pst-scrollabl
   .filter(box => box.checkVisibility())
   .filter(box => {
     const { maskImage, whiteSpace } = getComputedStyle(box);
-    const fades = maskImage.includes("rgba(0, 0, 0, 0)"), cut = box.scrollWidth > box.clientWidth;
+    const fades = maskImage.includes("rgba(0, 0, 0, 0)");
+    const cut = box.scrollWidth > box.clientWidth + 1;
     return fades !== cut || (box.matches("pre") && whiteSpace !== "pre");
   })
   .map(box => box.textContent.slice(0, 80))"""
