@@ -86,7 +86,8 @@ def _cause(subject: Subject, step: Step, inputs: Inputs, wrong: list[str], outs:
         return "cached differs from full" if past else "chunks do not see the cache"
     alone = inputs[subject.target].narrow(subject.tokens, subject.n_tokens - 1, 1)
     names = subject.same or [subject.target]
-    single = subject.by_token(subject.run({**inputs, **dict.fromkeys(names, alone)}))
+    short = subject.sliced(inputs, 1, subject.target)  # masks, too
+    single = subject.by_token(subject.run({**short, **dict.fromkeys(names, alone)}))
     is_alone = float(changed(outs[:, -1:], single).max()) <= TOLERANCE
     off = changed(subject.by_token(subject.run(inputs)), outs) > TOLERANCE
     first = int(off.any(0).nonzero()[0])
