@@ -732,6 +732,12 @@ def test_half_precision_logits_are_sampled_as_in_float32() -> None:
     assert torch.equal(half, single)
 
 
+def test_a_sum_over_no_target_is_zero() -> None:
+    """A shard of padding is one part of an accumulation."""
+    total, count = LanguageModel(SMALL).loss(ones(1, 2), -100 * ones(1, 2), reduction="sum")
+    assert (total.item(), count.item()) == (0, 0)
+
+
 def test_a_config_does_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         PAIR.n_layers = 3

@@ -637,8 +637,8 @@ def cross_entropy(
         reduction: ``"mean"`` or ``"sum"``.
 
     Raises:
-        ValueError: if the shapes differ, the reduction is unknown, or all targets are left out
-            (where values can be read: not on a GPU, compiled, traced or vectorized; the mean is NaN
+        ValueError: if the shapes differ, the reduction is unknown, or it is a mean of no target
+            (where values can be read: not on a GPU, compiled, traced or vectorized; it is NaN
             there).
 
     Example:
@@ -653,7 +653,7 @@ def cross_entropy(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
     count = (targets != ignored).sum()
-    if _is_zero(count):
+    if reduction == "mean" and _is_zero(count):  # a sum may be one of several
         raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
     loss = F.cross_entropy(
         at_least_float32(logits).flatten(0, 1),

@@ -477,6 +477,9 @@ def main(arguments: list[str] | None = None) -> int:
     repeating.add_argument("--seeds", type=int, default=3)
     repeating.add_argument("--live", action="store_true", help="with the studies as recorded")
     options = parser.parse_args(arguments)
+    if not Path("_toc.yml").exists():
+        print(f"{Path.cwd()} is not the book's folder: it has no _toc.yml", file=sys.stderr)
+        return 1
     try:
         if options.command == "book":
             book()
