@@ -101,6 +101,11 @@ class Settings:
             least = 2 if name == "length" else 1
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.init and self.d_model % (2 * self.n_heads):  # heads turn pairs of numbers
+            raise ValueError(
+                "--d-model must be a multiple of twice --n-heads, got "
+                f"{self.d_model} and {self.n_heads}"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         self.training()  # checks the rest
@@ -266,11 +271,7 @@ def make_model(folder: Path) -> tuple[LanguageModel, Tokenizer, Settings]:
 
 
 def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
-    """The untrained model; with ``init``, one of that model's configuration.
-
-    Raises:
-        ValueError: if there can be none of these sizes.
-    """
+    """The untrained model; with ``init``, one of that model's configuration."""
     settings = settings_of(values)
     dtype = torch.float64 if settings.precision == "float64" else torch.float32
     if settings.init:
@@ -278,11 +279,7 @@ def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
         if config["rotary_scaling"] is not None:
             config["rotary_scaling"] = RotaryScaling(**config["rotary_scaling"])
         return LanguageModel(ModelConfig(**config)).to(dtype)
-    try:
-        model = LanguageModel(settings.model(tokenizer.get_vocab_size())).to(dtype)
-    except ValueError as error:
-        sizes = f"--d-model {settings.d_model} and --n-heads {settings.n_heads}"
-        raise ValueError(f"{error}; with {sizes}") from None
+    model = LanguageModel(settings.model(tokenizer.get_vocab_size())).to(dtype)
     return initialize(model, "gpt2", generator=Generator().manual_seed(settings.seed))
 
 

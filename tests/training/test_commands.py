@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from spawned import SECONDS, different, ended, started
 
 from attnbook import LanguageModel, ModelConfig, convert, files, generate, train
-from attnbook.tasks import bpe_tokenizer
+from attnbook.tasks import TextTask, bpe_tokenizer
 from attnbook.train import BEST
 
 SMALL = [
@@ -150,8 +150,8 @@ def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path, t
     run = ["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"]
     for wrong, message in (
         (["--length", "1000"], r"of 1000 tokens need .* take a longer text or another --length"),
-        (["--n-heads", "5"], "n_heads must divide d_model, got 5 .* --d-model 16 and --n-heads 5"),
-        (["--n-heads", "16"], "the width must be even, got 1; with --d-model 16 and --n-heads 16"),
+        (["--n-heads", "5"], "--d-model must be a multiple of twice --n-heads, got 16 and 5"),
+        (["--n-heads", "16"], "--d-model must be a multiple of twice --n-heads, got 16 and 16"),
         (["--batch", str(10**15)], "Storage size calculation overflowed|can't allocate memory"),
     ):
         with pytest.raises((SystemExit, RuntimeError), match=message):
@@ -280,19 +280,26 @@ def test_nothing_that_becomes_of_its_output_ends_a_training(
 
 
 def test_second_command_in_a_folder_is_refused_and_changes_nothing(
-    tmp_path: Path, text: str
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    command = ["--out", str(run), "--text", text, *SMALL, "--steps", "1"]
-    late = train.prepare(run, {"text": text, "length": 8, "d_model": 8, "vocab_size": 300})
-    train.main(command)
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    with pytest.raises(ValueError, match=r"another command began .*run at the same time"):
-        train.run(run, *late[:2], bpe_tokenizer(TEXT, 300))
+    command = ["--text", text, *SMALL, "--steps", "1", "--out"]
+    train.main([*command, str(tmp_path / "other")])
+    batch = TextTask.batch
+
+    def begun_meanwhile(*args: Any) -> Any:
+        shutil.copytree(tmp_path / "other", run, dirs_exist_ok=True)
+        return batch(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TextTask, "batch", begun_meanwhile)
+        with pytest.raises(SystemExit, match=r"another command began .*run at the same time"):
+            train.main([*command, str(run), "--n-layers", "2", "--vocab-size", "300"])
     with train._alone_in(run), pytest.raises(SystemExit, match="another command is training in "):
-        train.main(command)
-    assert before == {path.name: path.read_bytes() for path in run.iterdir()}
-    train.main(command)
+        train.main([*command, str(run)])
+    for path in (tmp_path / "other").iterdir():
+        assert path.read_bytes() == (run / path.name).read_bytes()
+    train.main([*command, str(run)])
 
 
 def test_text_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
@@ -367,7 +374,7 @@ def test_converted_model_is_trained_on(
     model, _ = generate.load(tmp_path / "run")
     assert model.config.max_tokens == train.make_model(tmp_path / "run")[2].length == 24
     for name, tensor in model.state_dict().items():
-        expected = given.state_dict()[name].float()
+        expected = convert.from_pretrained(folder).state_dict()[name].float()
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-5)
     capsys.readouterr()
     generate.main([str(tmp_path / "run"), "to be", "--last"])
