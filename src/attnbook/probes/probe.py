@@ -151,7 +151,7 @@ class Probe:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Modules with what may be an attention and was not read: the function, and why."""
+        """Each module in which an attention may have run that was not read, and its function."""
         unread = self._reader.unread.items()
         return tuple(f"{self._modules[module]}: {name} {UNREAD}" for module, name in unread)
 

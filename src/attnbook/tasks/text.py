@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 
 UNKNOWN = "[unknown]"
 LONGEST = 1000
-"""Bytes of the longest piece that byte pairs are merged in: the time grows with its square. A word
-has fewer; a sequence of DNA, or a page of Chinese without a mark, has more."""
+"""The longest piece, in bytes, that byte pairs are merged in. The time grows with its square, and a
+sequence of DNA or a page of Chinese without a mark would be one piece."""
 
 
 def python_topics() -> str:
