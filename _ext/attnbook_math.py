@@ -171,15 +171,13 @@ def add_shared(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
     """Put what formulas consist of into the page; its sidebars may show those of any title."""
-    if "body" not in context:
-        return
     titles = (math for title in app.env.titles.values() for math in title.findall(nodes.math))
     sidebars = "".join(drawn(tex_of(math), display=False).svg for math in titles)
-    formulas = [shared[key] for key in sorted(used(context["body"] + sidebars))]
+    formulas = [shared[key] for key in sorted(used(context.get("body", "") + sidebars))]
     glyphs = [shared[key] for key in sorted(used("".join(formulas)))]
     if formulas:
         defs = "".join(glyphs + formulas)
-        context["body"] = f'<svg class="glyphs"><defs>{defs}</defs></svg>\n{context["body"]}'
+        context["glyphs"] = f'<svg class="glyphs"><defs>{defs}</defs></svg>'
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
