@@ -1,6 +1,7 @@
 """Every test checks the shapes in the types, in float64 and on one thread."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import hypothesis
@@ -22,6 +23,20 @@ for name, examples in (("all", 25), ("quick", 5)):
         name, max_examples=examples, deadline=None, derandomize=True
     )
 hypothesis.settings.load_profile(os.environ.get("ATTNBOOK_TESTS", "all"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before what is slow is left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of each test's cases, ``make quick`` tries one in five, of the doctor's one in 113.
+
+    Primes, so that it meets each value where cases combine several.
+    """
+    cases: Counter[str] = Counter()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if cases[name] % (113 if "tests/doctor/" in name else 5):
+            item.add_marker(pytest.mark.slow)
+        cases[name] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ def test_page_names_what_is_imported_from_the_top() -> None:
     assert re.findall("`(.*?)`", sentence[1]) == attnbook.__all__
 
 
+@pytest.mark.slow
 def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)

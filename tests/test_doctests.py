@@ -14,9 +14,13 @@ PUBLIC |= {name: one for name, one in vars(convert).items() if name.startswith((
 MODULES = ["attnbook"] + [
     module.name for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.")
 ]
+SLOW = ("attnbook.doctor", "attnbook.book.cells", "attnbook.tasks.dates", "attnbook.book.build")
+EXAMPLES = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW), id=name) for name in MODULES
+]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_docstring_example_runs(name: str) -> None:
     torch.set_default_dtype(torch.float32)  # what a reader has
     module = importlib.import_module(name)

@@ -106,6 +106,7 @@ def test_loss_and_gradients_of_the_model(choices: dict[str, Any], masked: bool) 
         assert np.abs(gradient - reference).max() <= 1e-9 * scale, name
 
 
+@pytest.mark.slow
 def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
     tiny = {"vocab_size": 11, "d_model": 4, "d_ff": 3, "n_layers": 1}
     ours, _ = twins(**tiny, norm="pre", n_kv_heads=2, attention_bias=True)

@@ -648,7 +648,7 @@ def test_right_book_is_rendered(book, page, capfd):
     assert cells == [
         "The variance is d_head",
         "63.7 ± 0.3",
-        "64 within 10 %",
+        "64 within 10\u00a0%",
         "3",
         "✓",
     ]

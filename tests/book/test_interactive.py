@@ -285,7 +285,7 @@ def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name
     box = page.locator(f'[data-figure="{name}"]')
     expect(box.locator("svg.figure")).to_be_visible()
     expect(box.locator(".controls")).to_be_hidden()
-    assert box.locator(".said").text_content() == figure.sentence(figure.numbers())
+    expect(box.locator(".said")).to_have_text(figure.sentence(figure.numbers()))
     assert box.locator(".numbers tr").count() == len(figure.table)
     context.close()
 

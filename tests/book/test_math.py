@@ -24,6 +24,8 @@ Above ($A$/$A$, rows) is $A$ *plainly*.
 The line of a mistake: $x + \unknown$.
 """
 
+LAYOUT = '{% extends "!layout.html" %}{% block footer %}{{ glyphs }}{{ super() }}{% endblock %}'
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> tuple[str, str, str]:
@@ -31,8 +33,11 @@ def built(tmp_path_factory) -> tuple[str, str, str]:
     sys.path.insert(0, str(ROOT / "_ext"))
     book: Path = tmp_path_factory.mktemp("book")
     (book / "index.md").write_text(PAGE)
+    (book / "_templates").mkdir()
+    (book / "_templates" / "layout.html").write_text(LAYOUT)
     warnings = io.StringIO()
     settings = {
+        "templates_path": ["_templates"],
         "extensions": ["myst_parser", "attnbook_math"],
         "myst_enable_extensions": ["dollarmath"],
         "html_math_renderer": "drawn",

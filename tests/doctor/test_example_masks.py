@@ -122,6 +122,7 @@ def padded(side: str) -> Tensor:
     return real
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left", "none"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_padding_in_the_example_is_no_false_alarm(name: str, side: str) -> None:
@@ -133,6 +134,7 @@ def test_padding_in_the_example_is_no_false_alarm(name: str, side: str) -> None:
     healthy(diagnose(module, ids, keywords=given, causal=True, cache=step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left", "none"])
 @pytest.mark.parametrize("bug", ["future", "batch", "scale", "cache"])
 def test_a_mask_in_the_example_hides_no_bug(bug: str, side: str) -> None:

@@ -66,6 +66,7 @@ class Kept(nn.Module):
         return (nn.Linear(12, 12) if self.bug == "made" else self.o)(y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "cause", "claims"),
     [
@@ -90,6 +91,7 @@ def test_what_a_call_does(bug, cause, claims) -> None:
     healthy(diagnose(Kept(), torch.randn(2, 6, 12), **claims))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "causes"),
     [("", ()), ("old mask", ("remembers the last call",)), ("inverted", CLOSED)],
@@ -99,6 +101,7 @@ def test_a_mask_of_the_example(bug, causes) -> None:
     assert diagnose(Kept(bug), torch.randn(2, 6, 12), mask).causes == causes
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_cut_may_be_meant() -> None:
     report = diagnose(Kept("cut"), torch.randn(2, 6, 12))
     healthy(report)
@@ -132,6 +135,7 @@ def test_a_start_drawn_from_the_first_inputs_is_right() -> None:
     healthy(diagnose(Drawn(), torch.randn(2, 6, 12)))
 
 
+@pytest.mark.slow
 def test_an_output_of_zeros_is_a_right_start() -> None:
     healthy(diagnose(Kept("zero output"), torch.randn(2, 6, 12)))
 
@@ -366,6 +370,7 @@ class Tidy(dict):  # type: ignore[type-arg]
         super().clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [FrozenDict, FrozenOrdered, Tidy])
 def test_a_container_that_no_call_changes_is_not_touched(make: Any) -> None:
     module = Separate()

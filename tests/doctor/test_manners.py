@@ -121,6 +121,7 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     assert [type(x) for x in (said.n_heads, said.causal, said.scale)] == [int, bool, float]
 
 
+@pytest.mark.slow
 def test_functions_and_bound_methods() -> None:
     model = Decoder()
     ids = torch.randint(1, 23, (2, 6))
@@ -131,6 +132,7 @@ def test_functions_and_bound_methods() -> None:
     assert torch.equal(before, model.wte.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [6, 30])
 def test_arguments_in_lists_and_dictionaries(n) -> None:
     model = Decoder()

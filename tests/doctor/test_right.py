@@ -70,11 +70,25 @@ RIGHT = [
     for name, make in written.RIGHT
 ]
 """Designs that strangers to the doctor thought odd."""
+UNTESTED = {
+    "sparsemax": ("scale",),  # no softmax to scale
+    "retention": ("scale",),
+    "two tokens ahead": ("position",),  # two predictions of each token, one loss
+}
+"""What some of these claim and the doctor can not test: it says so, and calls nothing healthy."""
 
 
 @pytest.mark.parametrize("claimed", [True, False])
 @pytest.mark.parametrize("make", RIGHT)
-def test_odd_design_is_healthy(make: Callable[[int], Any], claimed: bool) -> None:
+def test_odd_design_is_healthy(
+    make: Callable[[int], Any], claimed: bool, request: pytest.FixtureRequest
+) -> None:
     module, example, claims = make(0)
     kept = claims if claimed else {k: v for k, v in claims.items() if k == "keywords"}
-    healthy(diagnose(module, *example, **kept))
+    report = diagnose(module, *example, **kept)
+    name = request.node.callspec.id.removesuffix(f"-{claimed}").partition(" ")[2]
+    if untested := UNTESTED.get(name) if claimed else None:
+        assert [said.split(" (")[0] for said in report.untested] == list(untested)
+        assert not report.errors, report
+    else:
+        healthy(report)

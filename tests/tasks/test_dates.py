@@ -49,6 +49,7 @@ def drawn(task: DatesTask, n: int, seed: int) -> list[tuple[str, str]]:
 # The task
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_sets_and_batches() -> None:
     a, b, other = (DatesTask(seed, size=20) for seed in (1, 1, 2))
     assert a.held_out == b.held_out

@@ -44,6 +44,7 @@ def test_killed_at_any_moment_and_run_again_gives_the_same_bits(tmp_path: Path) 
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint.safetensors"]
 
 
+@pytest.mark.slow
 def test_resumed_training_has_the_whole_history(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "evaluate": lambda model: model.loss(*padded_batch(torch.Generator())).item(),
@@ -176,6 +177,7 @@ run(folder=sys.argv[1], save_every=5, config={"steps": 20, "schedule": "constant
 """
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     process = subprocess.run(

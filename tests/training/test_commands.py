@@ -67,6 +67,7 @@ def test_training_shows_its_progress_and_the_model_writes(
     assert capsys.readouterr().out == likeliest != written
 
 
+@pytest.mark.slow
 def test_model_that_writes_is_the_one_with_the_lowest_held_out_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +216,7 @@ def same_files(a: Path, b: Path) -> bool:
     return not any(different(read(a / f), read(b / f)) for f in ("checkpoint.safetensors", BEST))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_told_to_end_it_saves_and_goes_on_to_the_same_bits(
     tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -232,6 +234,7 @@ def test_told_to_end_it_saves_and_goes_on_to_the_same_bits(
     assert same_files(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_ignored_signal_stays_ignored(
     tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -315,6 +318,7 @@ def test_text_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
         train.main(["--out", str(tmp_path / "file")])
 
 
+@pytest.mark.slow
 def test_run_goes_on_from_the_model_of_another(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +347,7 @@ def same_text(a: Path, b: Path) -> bool:
     return a.read_text() == b.read_text()
 
 
+@pytest.mark.slow
 def test_converted_model_is_trained_on(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,8 @@
 BREAKS = [
     # the correct model has no causal mask
-    ("bug-right-holds", "BUGS.get(name, Attention)).eval()", 'BUGS["no causal mask"]).eval()'),
+    ("bug-correct-holds", "BUGS.get(name, Attention)).eval()", 'BUGS["no causal mask"]).eval()'),
     # queries and keys before they are turned
-    ("bug-scale-right", "q, k = module.rotated(q, k, torch.arange(x.shape[1]))", "pass"),
+    ("bug-scale-correct", "q, k = module.rotated(q, k, torch.arange(x.shape[1]))", "pass"),
     # nothing is cut off
     (
         "bug-split-cut",
@@ -20,5 +20,5 @@ BREAKS = [
     # nobody says how a cache is used
     ("bug-named", '"position": "rotary", "cache": step,', '"position": "rotary",'),
     # not long enough
-    ("bug-overfit-right", "steps=120", "steps=5"),
+    ("bug-overfit-correct", "steps=120", "steps=5"),
 ]
