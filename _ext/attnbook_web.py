@@ -189,7 +189,7 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
     for name in UNUSED:
         path = static / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    scripts = ("*.js", "scripts/*.js", "interactive/figures.js")
+    scripts = ("*.js", "scripts/*.js", "interactive/figures.js", "bench/picture.js")
     for path in (path for each in scripts for path in static.glob(each)):
         used.update(re.findall(r"[\w-]+", path.read_text(encoding="utf-8")))
     if styles := getattr(app, "attnbook_styles", None):

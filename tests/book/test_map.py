@@ -176,7 +176,7 @@ def test_a_chapters_map_ends_its_introduction_and_lights_its_parts(chapter):
 
 @pytest.mark.browser
 def test_the_map_says_a_part_and_turns_round(page, site):
-    page.goto(f"{site}intro.html")
+    page.goto(f"{site}chapters/notation.html")
     map_ = page.locator(".attention-map")
     says, list_ = map_.locator(".said"), map_.locator("select")
     list_.select_option("query")
@@ -199,7 +199,7 @@ def test_the_map_says_a_part_and_turns_round(page, site):
 def test_a_tap_chooses_and_a_second_follows(browser, site):
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
     page = context.new_page()
-    page.goto(f"{site}intro.html")
+    page.goto(f"{site}chapters/notation.html")
     box = page.locator(".attention-map a.part.softmax:visible")
     box.tap()
     expect(page.locator(".attention-map .said")).to_have_text(about(PARTS["softmax"]))

@@ -1,0 +1,369 @@
+// The bench in the page: what hangs on its numbers is drawn again, and every number can be changed.
+(() => {
+  const { forward, backward } = window.attnbookBench;
+  const WORDS = ["the", "cat", "sat", "down"], COLUMNS = ["article", "noun", "verb", "noun seen", "down"];
+  const three = [0, 1, 2], TOP = 226, LANE = 133, CELL = 28, ROW = 24;
+  const LOW = { X: 8, Y: 8, Z: 8, Q: 40, S: 40, A: 40, K: 64, V: 94, O: 94, D: 94, H: 94, F: 94 };
+  const STORED = ["E", "W_Q", "W_K", "W_V", "W_O", "W_1", "b", "W_2", "U"];
+  const COMPUTED = ["X", "Q", "K", "V", "S", "A", "O", "D", "H", "F", "Y", "Z"];
+  const KIND = { Q: "query", W_Q: "query", K: "key", W_K: "key", V: "value", W_V: "value", O: "value", S: "weight", A: "weight" };
+  const at = (name, lane) => TOP + lane * LANE + LOW[name];
+
+  // ---------- how numbers look: the same as in picture.py ----------
+  const round = (x, places) => {
+    const text = x.toFixed(places);
+    return +text ? text : text.replace("-", "");
+  };
+  const formatted = (x) => {
+    const size = Math.abs(x);
+    if (size < 0.005) return "0";
+    const text = size >= 9.95 ? round(x, 0) : round(x, 2).replace(/\.?0+$/, "");
+    return (size < 0.995 ? text.replace("0.", ".") : text).replace("-", "−");
+  };
+  const tint = (name, x, gradient) => {
+    const size = Math.abs(x);
+    if (size < 0.005) return 0;
+    if (name === "A" && !gradient) return size <= 0.55 ? 0.06 + 0.58 * size : 0.66 + 0.53 * (Math.min(1, size) - 0.55);
+    return 0.13 + 0.28 * Math.min(1, size / (gradient ? 0.3 : 2));
+  };
+  const look = (settings, back, lane) => {
+    const n = forward(settings), shown = back ? { ...n, ...backward(settings) } : n, found = {};
+    for (const name of [...STORED, ...COMPUTED]) {
+      shown[name].forEach((row, i) => row.forEach((x, j) => {
+        const key = `${name},${i},${j}`;
+        if ("SA".includes(name) && !settings.edges[i][j]) {
+          found[key] = { text: "", tint: "0", class: "cell weight closed" };
+          return;
+        }
+        const strength = tint(name, x, back);
+        const names = ["cell", KIND[name] ?? "stream", !strength && "zero",
+          name === "A" && !back && strength > 0.5 && "inverted", key in settings.pinned && "pinned", back && "gradient",
+          formatted(x).length > 3 && "long"];
+        found[key] = { text: formatted(x), tint: round(strength, 2), class: names.filter(Boolean).join(" ") };
+      }));
+    }
+    for (const j of three) {
+      const open = settings.edges[lane][j], size = open ? Math.min(1, Math.abs(n.S[lane][j]) / 2) : 0;
+      const x = 398 + CELL * j + CELL / 2, y = at("K", j) + ROW / 2, before = j < lane;
+      found[`meet,${j}`] = {
+        d: `M370 ${y}H${x - 6}Q${x} ${y} ${x} ${y + (before ? 6 : -6)}V${at("S", lane) + (before ? -1 : ROW + 1)}`,
+        opacity: open ? round(0.3 + 0.7 * size, 2) : "0",
+      };
+    }
+    found.ask = { d: `M370 ${at("Q", lane) + ROW / 2}H396` };
+    for (const i of three) {
+      let down = at("O", i) + 1;
+      for (const j of three) {
+        const wide = (ROW - 2) * Math.max(0, Math.min(1, n.A[i][j]));
+        const y1 = round(at("V", j) + ROW / 2, 1), y2 = round(down + wide / 2, 1);
+        down += wide;
+        found[`ribbon,${i},${j}`] = {
+          d: `M596 ${y1}C646 ${y1} 646 ${y2} 694 ${y2}`,
+          "stroke-width": round(wide, 2), class: `ribbon${i === lane ? " chosen" : ""}`,
+        };
+      }
+      for (const name of "DF") {
+        n[name][i].forEach((x, k) => { found[`write,${name},${i},${k}`] = { opacity: String(+(Math.abs(x) >= 0.005)) }; });
+      }
+      found[`lane,${i}`] = { class: `lane${i === lane ? " chosen" : ""}` };
+      const word = WORDS[settings.ids[i]];
+      found[`word,${i}`] = { text: word };
+      found[`id,${i}`] = { text: `id ${settings.ids[i]}` };
+      for (const name of "SA") found[`head,${name},${i}`] = { text: word };
+      n.probabilities[i].forEach((share, w) => {
+        const big = i === 2 && w === settings.aim ? " aim" : "";
+        found[`bar,${i},${w}`] = { width: round(1 + 21 * share, 1), class: `share-bar${big}` };
+        found[`share,${i},${w}`] = { text: `${round(100 * share, 0)} %`, class: `share${big}` };
+        found[`next,${i},${w}`] = { class: `next${big}` };
+      });
+    }
+    found.loss = {
+      text: settings.every ? `mean loss of all words: ${formatted(n.loss)} nats`
+        : `loss of “${WORDS[settings.aim]}”: −ln ${formatted(n.probabilities[2][settings.aim])} = ${formatted(n.loss)} nats`,
+    };
+    return [found, n, shown];
+  };
+  Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0] });
+
+  // ---------- a number's sum, in its own numbers ----------
+  const PRODUCT = { Q: ["X", "W_Q"], K: ["X", "W_K"], V: ["X", "W_V"], O: ["A", "V"], D: ["O", "W_O"], F: ["H", "W_2"] };
+  const LETTER = { O: "mix", D: "mix · W_O", F: "unit · W_2", H: "unit", X: "row", Y: "sum", Z: "sum", S: "logit", A: "weight" };
+  const columnOf = (name, j) => COLUMNS[/^(W_2|F|D|E|X|Y|Z|W_O)$/.test(name) || j < 4 ? j : 0];
+  const dot = (left, right) => left.map((x, k) => `${formatted(x)}·${formatted(right[k])}`).join(" + ");
+  // What a cell is made of: words, and the cells that light up.
+  const sum = (settings, n, name, i, j) => {
+    const word = (k) => `“${WORDS[settings.ids[k]]}”`, equal = ` = ${formatted(n[name][i][j])}`;
+    const column = (m) => n[m].map((row) => row[j]);
+    if (STORED.includes(name)) {
+      if (settings.identity && /^W_[QKV]$/.test(name)) return [`${name}: the identity, while W = I is on.`, []];
+      return [`${name}: a stored number, ${formatted(n[name][i][j])}. Drag it, or press ↑ or ↓.`, []];
+    }
+    if (`${name},${i},${j}` in settings.pinned) return [`Set by hand${equal}. Delete gives it back.`, []];
+    if (name === "X") {
+      const times = settings.rooted ? " × √5" : "";
+      return [`${word(i)} is row ${settings.ids[i]} of E${times}; ${columnOf("X", j)}${equal}`, [`E,${settings.ids[i]},${j}`]];
+    }
+    if (name === "S") {
+      if (!settings.edges[i][j]) return [`${word(i)} may not look at ${word(j)}. Enter or a press opens it.`, []];
+      const terms = dot(n.Q[i], n.K[j]), asks = `${word(i)} asks ${word(j)}: `;
+      return [asks + (settings.scaled ? `(${terms}) / √4` : terms) + equal, n.Q[i].flatMap((_, k) => [`Q,${i},${k}`, `K,${j},${k}`])];
+    }
+    if (name === "A") {
+      const open = three.filter((k) => settings.edges[i][k]), power = (k) => `e^${formatted(n.S[i][k])}`;
+      if (!open.includes(j)) return [`${word(i)} may not look at ${word(j)}. Enter or a press opens it.`, []];
+      return [`Share of ${word(j)} for ${word(i)}: ${power(j)} / (${open.map(power).join(" + ")})${equal}. A press cuts it.`,
+        open.map((k) => `S,${i},${k}`)];
+    }
+    if (name === "Y" || name === "Z") {
+      const [had, brought] = name === "Y" ? ["X", "D"] : ["Y", "F"];
+      return [`${word(i)}, ${columnOf(name, j)}: it had ${formatted(n[had][i][j])} and gets ${formatted(n[brought][i][j])}${equal}`,
+        [`${had},${i},${j}`, `${brought},${i},${j}`]];
+    }
+    if (name === "H") {
+      const b = n.b[0][0];
+      return [`Unit of ${word(i)}: relu(${dot(n.Y[i], column("W_1"))} ${b < 0 ? "−" : "+"} ${formatted(Math.abs(b))})${equal}`,
+        [...n.Y[i].map((_, k) => `Y,${i},${k}`), ...n.W_1.map((_, k) => `W_1,${k},0`), "b,0,0"]];
+    }
+    const [left, right] = PRODUCT[name];
+    return [`${LETTER[name] ?? name.toLowerCase()} of ${word(i)}, ${columnOf(name, j)}: ${dot(n[left][i], column(right))}${equal}`,
+      [...n[left][i].map((_, k) => `${left},${i},${k}`), ...n[right].map((_, k) => `${right},${k},${j}`)]];
+  };
+
+  // ---------- the element ----------
+  const enhance = (box) => {
+    const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
+    const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
+    const copy = () => structuredClone(needs), resting = line.textContent;
+    let settings = copy(), back = false, lane = 2, chosen, found, n, shown;
+    const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const matrices = [...STORED, ...COMPUTED];
+    const isCell = (key) => matrices.includes(key.split(",")[0]);
+    const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
+
+    const say = (text) => { if (line.textContent !== text) line.textContent = text; };
+    // At rest: what the last switch does here, and what was measured of models trained so.
+    const idle = () => {
+      const changed = back ? undefined : [...box.querySelectorAll(".bench-evidence li")].find(({ className }) => {
+        const name = className.replace("bench-", "");
+        return name === "mask" ? looksAhead() : settings[name] !== needs[name];
+      });
+      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = item !== changed; });
+      line.hidden = Boolean(changed);
+      say(back ? "Red: how much the loss rises where a number rises. It runs from right to left." : resting);
+    };
+    const looksAhead = () => settings.edges.some((row, i) => row.some((open, j) => open && j > i));
+    const light = (key) => {
+      svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));
+      chosen = key;
+      box.querySelector(".bench-step").hidden = !key;
+      if (!key) { idle(); return; }
+      const [name, i, j] = at3(key), [words, from] = sum(settings, n, name, i, j);
+      marks.get(key).classList.add("asked");
+      from.forEach((part) => marks.get(part)?.classList.add("lit"));
+      line.hidden = false;
+      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
+      say(back ? `The loss rises by ${formatted(shown[name][i][j])} for each 1 that this number rises.` : words);
+    };
+    const draw = (first) => {
+      const was = found;
+      [found, n, shown] = look(settings, back, lane);
+      for (const [key, says] of Object.entries(found)) {
+        const part = marks.get(key);
+        if (isCell(key)) {
+          const [, fill, text] = part.children, [name, i, j] = at3(key);
+          part.setAttribute("class", says.class);
+          fill.setAttribute("fill-opacity", says.tint);
+          if (text.textContent !== says.text || first) {
+            text.textContent = says.text;
+            part.setAttribute("aria-valuenow", +shown[name][i][j].toFixed(3));
+            part.setAttribute("aria-valuetext", says.text || "closed");
+            if (!first && !calm && was && !back) {
+              part.animate([{ filter: "drop-shadow(0 0 4px var(--changed))" }, { filter: "none" }], 600);
+            }
+          }
+        } else {
+          for (const [attribute, value] of Object.entries(says)) {
+            if (attribute === "text") part.textContent = value;
+            else if (part.getAttribute(attribute) !== value) part.setAttribute(attribute, value);
+          }
+        }
+      }
+      for (const button of box.querySelectorAll("button[name]")) {
+        const on = { back, mask: !looksAhead() }[button.name] ?? settings[button.name];
+        if (button.ariaPressed !== null) button.setAttribute("aria-pressed", on);
+      }
+      light(chosen);
+      tags?.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
+    };
+
+    // Change a number, an edge, a word.
+    const value = (name, i, j) => (STORED.includes(name) ? settings.stored : n)[name][i][j];
+    const fixed = (key) => key.startsWith("A,") || found[key].class.includes("closed");
+    const set = (key, x) => {
+      if (fixed(key)) return;
+      const [name, i, j] = at3(key), to = Math.max(-9, Math.min(9, Math.round(x * 100) / 100));
+      if (STORED.includes(name)) settings.stored[name][i][j] = to;
+      else settings.pinned[key] = to;
+      chosen = key;
+      draw();
+    };
+    const restore = (key) => {
+      const [name, i, j] = at3(key);
+      if (STORED.includes(name)) settings.stored[name][i][j] = needs.stored[name][i][j];
+      delete settings.pinned[key];
+      draw();
+    };
+    const nudge = (key, by) => set(key, value(...at3(key)) + by);
+    const turn = (key) => {
+      const [, i, j] = at3(key);
+      settings.edges[i][j] = !settings.edges[i][j];
+      draw();
+    };
+    const read = (i) => {
+      if (lane === i) settings.ids[i] = (settings.ids[i] + 1) % 4;
+      lane = i;
+      draw();
+    };
+
+    // Cells: with the keyboard,
+    for (const [key, part] of marks) {
+      if (!isCell(key)) continue;
+      const [name, i, j] = at3(key), own = STORED.includes(name);
+      part.setAttribute("role", "spinbutton");
+      part.setAttribute("tabindex", i || j ? -1 : 0);
+      part.setAttribute("aria-label", own ? `${name}, row ${i + 1}, column ${j + 1}`
+        : `${LETTER[name] ?? name} of word ${i + 1}, ${"SA".includes(name) ? `for word ${j + 1}` : columnOf(name, j)}`);
+    }
+    let typed = "", stopped;
+    svg.addEventListener("keydown", (event) => {
+      const part = event.target.closest("[data-key], [data-word]"), key = part?.dataset.key;
+      if (part?.dataset.word && (event.key === "Enter" || event.key === " ")) read(+part.dataset.word);
+      else if (!key) return;
+      else if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+        nudge(key, (event.key === "ArrowUp" ? 1 : -1) * (event.shiftKey ? 0.1 : 0.5));
+      } else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+        const all = [...part.parentNode.children], to = all.indexOf(part) + (event.key === "ArrowRight" ? 1 : -1);
+        const next = all[(to + all.length) % all.length];
+        part.setAttribute("tabindex", -1);
+        next.setAttribute("tabindex", 0);
+        next.focus();
+      } else if (event.key === "Delete" || event.key === "Backspace") restore(key);
+      else if (/^[0-9.-]$/.test(event.key)) {
+        typed += event.key;
+        if (Number.isFinite(parseFloat(typed))) set(key, parseFloat(typed));
+        clearTimeout(stopped);
+        stopped = setTimeout(() => { typed = ""; }, 900);
+      } else if ((event.key === "Enter" || event.key === " ") && /^[SA],/.test(key)) turn(key);
+      else return;
+      event.preventDefault();
+    });
+    svg.addEventListener("focusin", (event) => {
+      const key = event.target.dataset.key;
+      if (key) light(key);
+    });
+    // with a mouse, and by touch.
+    let drag;
+    const under = (event) => {
+      const key = event.target.closest?.("[data-key]")?.dataset.key ?? "";
+      return isCell(key) ? key : key.startsWith("ribbon") ? key.replace("ribbon", "A") : undefined;
+    };
+    svg.addEventListener("pointerover", (event) => {
+      if (event.pointerType === "mouse" && !drag) light(under(event));
+    });
+    svg.addEventListener("pointerleave", () => {
+      if (!drag) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
+    });
+    svg.addEventListener("pointerdown", (event) => {
+      const key = under(event);
+      if (!key) return;
+      marks.get(key).focus({ preventScroll: true });
+      light(key);
+      drag = { key, y: event.clientY, from: value(...at3(key)), moved: false };
+      if (event.pointerType === "mouse") {
+        svg.setPointerCapture(event.pointerId);
+        event.preventDefault();
+      }
+    });
+    svg.addEventListener("pointermove", (event) => {
+      if (!drag || event.pointerType !== "mouse" || fixed(drag.key)) return;
+      const by = Math.round((drag.y - event.clientY) / 9) * (event.shiftKey ? 0.1 : 0.5);
+      if (!by && !drag.moved) return;
+      drag.moved = true;
+      set(drag.key, drag.from + by);
+    });
+    svg.addEventListener("pointerup", () => {
+      if (drag && !drag.moved && fixed(drag.key)) turn(drag.key);
+      drag = undefined;
+    });
+    svg.addEventListener("pointercancel", () => { drag = undefined; });
+    for (const part of svg.querySelectorAll("[data-word]")) {
+      part.setAttribute("role", "button");
+      part.setAttribute("tabindex", 0);
+      part.setAttribute("aria-label", `Word ${+part.dataset.word + 1}: look at its row; again: change it`);
+      part.addEventListener("click", () => read(+part.dataset.word));
+    }
+
+    // Switches.
+    box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
+      const name = target.closest("button")?.name;
+      if (!name) return;
+      if (name === "reset") { settings = copy(); back = false; lane = 2; chosen = undefined; }
+      else if (name === "back") back = !back;
+      else if (name === "mask") {
+        const ahead = !looksAhead();
+        settings.edges = three.map((i) => three.map((j) => ahead || j <= i));
+      } else settings[name] = !settings[name];
+      chosen = undefined;
+      draw();
+    });
+    for (const button of box.querySelectorAll(".bench-step button")) {
+      button.addEventListener("click", () => {
+        if (fixed(chosen)) turn(chosen);
+        else nudge(chosen, +button.value);
+      });
+    }
+
+    // A camera: where there is no room for all, one stage at a time.
+    const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
+      [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
+    let stage = 0, tags;
+    const move = () => {
+      const whole = box.clientWidth >= 700, [centre, title] = stages[stage];
+      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 169;
+      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 476`);
+      box.classList.toggle("narrow", !whole);
+      box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
+      tags.forEach((tag, i) => {
+        tag.style.display = whole || x < 20 ? "none" : "";
+        tag.setAttribute("transform", `translate(${x + 4} ${at("X", i)})`);
+      });
+    };
+    tags = three.map(() => {
+      const make = (name, where) => where.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
+      const tag = make("g", svg), ground = make("rect", tag), text = make("text", tag);
+      tag.setAttribute("class", "tag");
+      tag.setAttribute("aria-hidden", "true");
+      ground.setAttribute("width", 40);
+      ground.setAttribute("height", ROW);
+      ground.setAttribute("rx", 5);
+      text.setAttribute("x", 20);
+      text.setAttribute("y", 17);
+      return tag;
+    });
+    const go = (to) => { stage = Math.max(0, Math.min(stages.length - 1, to)); move(); };
+    box.querySelector(".bench-strip").addEventListener("click", ({ target }) => {
+      if (target.value === "stored") {
+        target.setAttribute("aria-pressed", box.classList.toggle("stored"));
+        move();
+      } else if (target.value) go(stage + +target.value);
+    });
+    new ResizeObserver(move).observe(box);
+    draw(true);
+    move();
+    box.dataset.live = "";
+  };
+  const start = () => document.querySelectorAll(".bench:not([data-live])").forEach(enhance);
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else start();
+})();

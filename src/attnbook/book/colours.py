@@ -1,0 +1,45 @@
+"""One colour for each thing: in figures, formulas, sentences and what moves.
+
+The first colour of each is for light pages, the second for dark ones. How far apart they have to
+be, also for readers who are colour-blind, is in ``tests/book/test_colours.py``.
+"""
+
+COLOURS: dict[str, tuple[str, str]] = {
+    # The page and what a picture is made of.
+    "page": ("#ffffff", "#121212"),
+    "lane": ("#f4f6f9", "#1b1f26"),
+    "cell": ("#ffffff", "#14171c"),
+    "frame": ("#d5dbe4", "#39414d"),
+    "faint": ("#e6eaf0", "#272d36"),
+    "ink": ("#1e2530", "#e8ebf0"),
+    "muted": ("#586272", "#a3adbb"),
+    "zero": ("#626c7b", "#848e9c"),
+    # What flows through a model.
+    "stream": ("#334155", "#8794a8"),
+    "query": ("#7424d6", "#b08cff"),
+    "key": ("#b84d00", "#ff9d42"),
+    "value": ("#009076", "#1fd6b0"),
+    "value-letter": ("#00735e", "#1fd6b0"),
+    "weight": ("#1e2530", "#e8ebf0"),
+    "on-weight": ("#ffffff", "#121212"),
+    "gradient": ("#c4123f", "#ff5c77"),
+    "changed": ("#ffd84d", "#7d6a1e"),
+}
+
+
+def css() -> str:
+    """The colours as variables of a page.
+
+    Example:
+        >>> print(css()[:53])
+        html[data-theme="light"] {
+          --page: #ffffff;
+          --lane
+    """
+    sheets = (
+        f'html[data-theme="{theme}"] {{\n'
+        + "".join(f"  --{name}: {both[i]};\n" for name, both in COLOURS.items())
+        + "}\n"
+        for i, theme in enumerate(("light", "dark"))
+    )
+    return "\n".join(sheets)

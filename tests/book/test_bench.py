@@ -1,0 +1,241 @@
+"""The bench: the page computes what `attnbook` does, forward and backward."""
+
+import random
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page, expect
+
+from attnbook.book import bench
+from attnbook.book.bench.model import Settings, backward, forward, plain
+from attnbook.book.bench.picture import look
+
+SCRIPTS = [Path(bench.__file__).with_name(name) for name in ("model.js", "picture.js")]
+SWITCHES = ("scaled", "identity", "same", "rooted", "every")
+
+
+def drawn(seed: int, **switches: bool) -> Settings:
+    """Settings with random numbers: some stored ones changed, some pinned, some edges cut."""
+    draw = random.Random(seed)
+    stored = {
+        name: [[x + draw.choice([0, 0, draw.gauss(0, 1)]) for x in row] for row in rows]
+        for name, rows in Settings().stored.items()
+    }
+    shapes = {name: number.shape for name, number in forward(Settings()).items()}
+    pinned = {
+        (name, *(draw.randrange(n) for n in shapes[name])): draw.gauss(0, 1)
+        for name in draw.sample("XQKVSAODYHFZL", 4)
+    }
+    return Settings(
+        stored,
+        pinned,
+        tuple(draw.randrange(4) for _ in range(3)),
+        draw.randrange(4),
+        tuple(tuple(draw.random() < 0.7 for _ in range(3)) for _ in range(3)),
+        **switches,
+    )
+
+
+def in_page(page: Page, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers and their gradients, as the script computes them."""
+    pinned = {",".join(map(str, at)): value for at, value in settings.pinned.items()}
+    both = page.evaluate(
+        "s => [attnbookBench.forward(s), attnbookBench.backward(s)]",
+        {**vars(settings), "pinned": pinned},
+    )
+    return both[0], both[1]
+
+
+def assert_same(page: Page, settings: Settings) -> None:
+    for theirs, ours in zip(
+        in_page(page, settings), (forward(settings), backward(settings)), strict=True
+    ):
+        for name, number in plain(ours).items():
+            torch.testing.assert_close(
+                torch.tensor(theirs[name], dtype=torch.float64),
+                torch.tensor(number, dtype=torch.float64),
+                rtol=1e-12,
+                atol=1e-12,
+                msg=lambda message, name=name: f"{name}: {message}",
+            )
+
+
+@pytest.fixture
+def scripted(page: Page) -> Page:
+    for path in SCRIPTS:
+        page.add_script_tag(path=path)
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("on", [*product([False, True], repeat=len(SWITCHES))], ids=str)
+def test_page_computes_the_same_under_every_switch(scripted: Page, on: tuple[bool, ...]) -> None:
+    switches = dict(zip(SWITCHES, on, strict=True))
+    assert_same(scripted, replace(Settings(), **switches))
+    assert_same(scripted, drawn(sum(on), **switches))
+
+
+@pytest.mark.browser
+def test_page_computes_the_same_for_random_numbers(scripted: Page) -> None:
+    for seed in range(200):
+        assert_same(scripted, drawn(seed, **{SWITCHES[seed % 5]: True}))
+
+
+def test_sat_looks_at_the_noun_and_says_down() -> None:
+    numbers = plain(forward(Settings()))
+    assert [round(a, 2) for a in numbers["A"][2]] == [0.11, 0.79, 0.11]
+    assert torch.tensor(numbers["L"][2]).softmax(0)[3] > 0.85
+    cut = replace(
+        Settings(), edges=((True, False, False), (True, True, False), (True, False, True))
+    )
+    assert torch.tensor(plain(forward(cut))["L"][2]).softmax(0)[3] == pytest.approx(0.25)
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    settings, step = drawn(7, scaled=True, every=True), 1e-6
+    gradient = backward(settings)
+    for name in ("W_Q", "W_O", "E", "b"):
+        rows = settings.stored[name]
+        for i, row in enumerate(rows):
+            for j, number in enumerate(row):
+                losses = []
+                for moved in (number + step, number - step):
+                    row[j] = moved
+                    losses.append(forward(settings)["loss"].item())
+                row[j] = number
+                assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(
+                    gradient[name][i, j].item(), abs=1e-8
+                )
+
+
+# The drawing
+
+
+def same_look(page: Page, settings: Settings, *, back: bool, lane: int) -> None:
+    pinned = {",".join(map(str, at)): value for at, value in settings.pinned.items()}
+    theirs = page.evaluate(
+        "([s, back, lane]) => attnbookBench.look(s, back, lane)",
+        [{**vars(settings), "pinned": pinned}, back, lane],
+    )
+    assert theirs == look(settings, back=back, lane=lane)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("back", [False, True])
+def test_page_draws_the_same(scripted: Page, back: bool) -> None:
+    for lane in range(3):
+        same_look(scripted, Settings(), back=back, lane=lane)
+    for seed in range(40):
+        same_look(scripted, drawn(seed, scaled=seed % 2 == 0), back=back, lane=seed % 3)
+
+
+@pytest.fixture
+def box(page: Page, site: str) -> Any:
+    """The bench of the first page."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(site + "intro.html")
+    box = page.locator(".bench")
+    expect(box).to_have_attribute("data-live", "")
+    return box
+
+
+def digits(box: Any, key: str) -> Any:
+    return box.locator(f'[data-key="{key}"] .digits')
+
+
+@pytest.mark.browser
+def test_a_cell_that_is_asked_shows_its_sum(box: Any) -> None:
+    box.locator('[data-key="S,2,1"]').hover()
+    expect(box.locator(".bench-line")).to_have_text(
+        "“sat” asks “cat”: (0·0 + 2·2 + 0·0 + 0·0) / √4 = 2"
+    )
+    assert box.locator(".lit").count() == 8
+    box.locator('[data-key="H,2,0"]').hover()
+    expect(box.locator(".bench-line")).to_contain_text("0·0 + 1·1 + .79·1 + 0·0 − 1) = .79")
+
+
+@pytest.mark.browser
+def test_a_number_is_changed_with_the_keyboard_and_given_back(box: Any) -> None:
+    cell = box.locator('[data-key="W_Q,2,1"]')
+    box.locator('[data-key="W_Q,0,0"]').focus()
+    for _ in range(9):
+        box.page.keyboard.press("ArrowRight")
+    expect(cell).to_be_focused()
+    box.page.keyboard.press("ArrowUp")
+    expect(digits(box, "W_Q,2,1")).to_have_text("2.5")
+    expect(digits(box, "S,2,1")).to_have_text("2.5")
+    box.page.keyboard.type("-3")
+    expect(digits(box, "Q,2,1")).to_have_text("−3")
+    assert cell.get_attribute("aria-valuenow") == "-3"
+    box.page.keyboard.press("Delete")
+    expect(digits(box, "A,2,1")).to_have_text(".79")
+
+
+@pytest.mark.browser
+def test_a_computed_number_is_pinned_by_dragging(box: Any) -> None:
+    cell = box.locator('[data-key="Q,2,1"]')
+    place = cell.bounding_box()
+    x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
+    box.page.mouse.move(x, y)
+    box.page.mouse.down()
+    box.page.mouse.move(x, y + 36)
+    box.page.mouse.up()
+    expect(digits(box, "Q,2,1")).to_have_text("0")
+    expect(cell).to_have_class(re.compile("pinned"))
+    expect(digits(box, "A,2,1")).to_have_text(".33")
+
+
+@pytest.mark.browser
+def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
+    expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
+    box.locator('[data-key="A,2,1"]').click()
+    expect(box.locator('[data-key="A,2,1"]')).to_have_class("cell weight closed asked")
+    expect(box.locator('[data-key="share,2,3"]')).to_have_text("25 %")
+    box.get_by_role("button", name="reset").click()
+    expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
+
+
+@pytest.mark.browser
+def test_every_switch_ends_in_a_claim(box: Any) -> None:
+    for name in ("scaled", "mask", "identity", "same", "rooted"):
+        box.page.locator(f'.bench button[name="{name}"]').click()
+        item = box.locator(f".bench-{name}")
+        expect(item).to_be_visible()
+        expect(item.locator('a[href*="#claim-"]')).to_be_visible()
+        assert box.locator(".bench-evidence li:visible").count() == 1
+        box.page.locator('.bench button[name="reset"]').click()
+        expect(item).to_be_hidden()
+
+
+@pytest.mark.browser
+def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
+    box.page.locator('.bench button[name="back"]').click()
+    expect(digits(box, "W_O,1,3")).to_have_text("−.36")
+    expect(box.locator('[data-key="W_O,1,3"]')).to_have_class(re.compile("gradient"))
+    expect(box.locator(".bench-line")).to_contain_text("Red")
+
+
+@pytest.mark.browser
+def test_a_narrow_page_shows_one_stage(box: Any) -> None:
+    box.page.set_viewport_size({"width": 390, "height": 844})
+    expect(box.locator("output")).to_have_text("1. rows")
+    box.get_by_role("button", name="Next stage").click()
+    expect(box.locator("output")).to_have_text("2. Q, K, V")
+    expect(box.locator(".tag").first).to_be_visible()
+    digit = digits(box, "Q,2,1").evaluate("text => text.getBoundingClientRect().height")
+    assert digit >= 11
+
+
+@pytest.mark.browser
+def test_without_scripts_the_default_state_is_there(browser: Browser, site: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(site + "intro.html")
+    expect(page.locator('[data-key="share,2,3"]')).to_have_text("89 %")
+    expect(page.locator(".bench-controls")).to_be_hidden()
+    context.close()
