@@ -83,7 +83,8 @@ def controls() -> str:
     )
     packed = json.dumps(settings, separators=(",", ":"))
     return (
-        f'<div class="bench-controls">{buttons}'
+        '<div class="bench-controls"><button type="button" name="play">▶ Play</button>'
+        f"{buttons}"
         '<button type="button" name="reset">↺ reset</button></div>'
         f'<script type="application/json">{packed}</script>'
     )

@@ -8,15 +8,15 @@ from playwright.sync_api import sync_playwright
 
 from browser import find_chromium
 
-PAGE = Path("_build/html/chapters/04_attention_weights.html")
+PAGE = Path("_build/html/intro.html")
 PICTURE = Path("_static/page.png")
 
 with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=find_chromium())
-    page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme="light")
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     page.goto(PAGE.resolve().as_uri(), wait_until="networkidle")
-    page.locator("figure").first.evaluate("x => scrollBy(0, x.getBoundingClientRect().top - 60)")
-    page.wait_for_timeout(1000)  # until the contents list has followed
+    page.locator('[data-key="S,2,1"]').hover()
+    page.wait_for_timeout(500)  # until what changed has faded
     page.screenshot(path=PICTURE)
     browser.close()
 with Image.open(PICTURE) as picture:

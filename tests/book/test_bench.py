@@ -221,6 +221,16 @@ def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
 
 
 @pytest.mark.browser
+def test_play_shows_one_stage_after_the_other(box: Any) -> None:
+    box.get_by_role("button", name="Play").click()
+    expect(box.locator(".bench-line")).to_contain_text("picks its row")
+    expect(box.locator('[data-matrix="Q"]')).to_have_class("later")
+    expect(box.locator('[data-matrix="Q"]')).not_to_have_class("later", timeout=10_000)
+    box.locator("svg").press("Escape")
+    assert box.locator(".later").count() == 0
+
+
+@pytest.mark.browser
 def test_a_narrow_page_shows_one_stage(box: Any) -> None:
     box.page.set_viewport_size({"width": 390, "height": 844})
     expect(box.locator("output")).to_have_text("1. rows")

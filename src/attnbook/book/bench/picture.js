@@ -130,6 +130,17 @@
   };
 
   // ---------- the element ----------
+  const SENTENCES = [
+    "Each word picks its row of the table E. The columns say what the word is.",
+    "Each row makes three: a query, what the word looks for; a key, what it is found by; a value, what it hands over.",
+    "Each query meets each key. “sat” looks for a noun, and “cat” is one: 2 · 2, divided by √4. "
+      + "Hatched: no word sees what comes after it.",
+    "Each row of logits becomes shares that are positive and sum to one.",
+    "Each word takes its share of every value. What “sat” receives is mostly noun.",
+    "W_O writes it into a free column, and the row keeps what it had: a verb, and a noun seen.",
+    "One unit asks: a verb, and a noun seen? If so, it writes “down”.",
+    "The last row becomes probabilities. The loss is −ln of what the word that came had.",
+  ];
   const enhance = (box) => {
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
@@ -269,10 +280,10 @@
       return isCell(key) ? key : key.startsWith("ribbon") ? key.replace("ribbon", "A") : undefined;
     };
     svg.addEventListener("pointerover", (event) => {
-      if (event.pointerType === "mouse" && !drag) light(under(event));
+      if (event.pointerType === "mouse" && !drag && !playing) light(under(event));
     });
     svg.addEventListener("pointerleave", () => {
-      if (!drag) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
+      if (!drag && !playing) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
     });
     svg.addEventListener("pointerdown", (event) => {
       const key = under(event);
@@ -308,7 +319,7 @@
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
       if (!name) return;
-      if (name === "reset") { settings = copy(); back = false; lane = 2; chosen = undefined; }
+      if (name === "reset" || name === "play") { settings = copy(); back = false; lane = 2; chosen = undefined; }
       else if (name === "back") back = !back;
       else if (name === "mask") {
         const ahead = !looksAhead();
@@ -316,6 +327,7 @@
       } else settings[name] = !settings[name];
       chosen = undefined;
       draw();
+      if (name === "play") play(0);
     });
     for (const button of box.querySelectorAll(".bench-step button")) {
       button.addEventListener("click", () => {
@@ -323,6 +335,22 @@
         else nudge(chosen, +button.value);
       });
     }
+
+    // From left to right, a sentence a stage; the finished picture is there before and after.
+    let playing;
+    const stop = () => {
+      clearTimeout(playing);
+      playing = undefined;
+      svg.querySelectorAll(".later").forEach((part) => part.classList.remove("later"));
+    };
+    const play = (k) => {
+      if (k === SENTENCES.length) { stop(); idle(); return; }
+      svg.querySelectorAll("[data-stage]").forEach((part) => part.classList.toggle("later", +part.dataset.stage > k));
+      if (box.classList.contains("narrow")) go(k);
+      say(SENTENCES[k]);
+      playing = setTimeout(play, 3000, k + 1);
+    };
+    for (const kind of ["pointerdown", "keydown"]) box.addEventListener(kind, () => playing && stop());
 
     // A camera: where there is no room for all, one stage at a time.
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],

@@ -33,16 +33,17 @@ COMPUTED = {  # name -> x, and y within a lane
     **{"A": (504, 40), "O": (696, 94), "D": (842, 94), "Y": (842, 8), "H": (1012, 94)},
     **{"F": (1064, 94), "Z": (1064, 8)},
 }
-STAGES = {  # title -> x of the title, what it computes
-    "rows": (74, "E X"),
-    "Q, K, V": (256, "Q K V W_Q W_K W_V"),
-    "logits, mask": (398, "S"),
-    "weights": (504, "A"),
-    "mixing": (606, "O"),
-    "added": (842, "W_O D Y"),
-    "feed-forward": (1012, "W_1 b W_2 H F Z"),
-    "next word": (1180, "U"),
-}
+STAGES = (  # title, its x, what is computed, and what is drawn with it
+    ("rows", 74, "E X"),
+    ("Q, K, V", 256, "Q K V W_Q W_K W_V"),
+    ("logits, mask", 398, "S meet ask"),
+    ("weights", 504, "A"),
+    ("mixing", 606, "O ribbon belt"),
+    ("added", 842, "W_O D Y write,D"),
+    ("feed-forward", 1012, "W_1 b W_2 H F Z write,F"),
+    ("next word", 1180, "U next bar share loss"),
+)
+STAGE = {part: str(k) for k, (_, _, parts) in enumerate(STAGES) for part in parts.split()}
 
 
 def rounded(x: float, places: int) -> str:
@@ -197,6 +198,8 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
         dynamic = dict(seen[key]) if key else {}
         inside = escape(dynamic.pop("text")) if "text" in dynamic else inside
         said = {"data-key": key} if key else {}
+        if stage := STAGE.get(key[:7]) or STAGE.get(key.partition(",")[0]):
+            said["data-stage"] = stage
         said |= {name.rstrip("_").replace("_", "-"): each for name, each in attributes.items()}
         said |= dynamic
         written = "".join(f' {name}="{value}"' for name, value in said.items())
@@ -245,7 +248,7 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
         for name in "XYZ":
             x = COMPUTED[name][0]
             yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
-        yield mark("rect", x=370, y=value - 11, width=226, height=22, class_="belt")
+        yield mark("rect", x=370, y=value - 11, width=226, height=22, class_="belt", data_stage=4)
         branches = (
             f"M224 {stream}V{value - 6}q0 6 6 6h4M224 {at('Q', i) + 12}h10M224 {at('K', i) + 12}h10"
             f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
@@ -290,8 +293,8 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
             for j in range(3):
                 yield mark("path", f"ribbon,{i},{j}")
             yield from writing(i)
-        for title, (x, _) in STAGES.items():
-            yield words(x, 16, title, "title")
+        for k, (title, x, _) in enumerate(STAGES):
+            yield words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
             aside = name in ("W_1", "b")
             yield letter(
@@ -320,8 +323,8 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
                 x = COMPUTED[name][0] + CELL * j + CELL // 2
                 yield mark("text", f"head,{name},{j}", x=x, y=TOP - 6, class_="small middle")
         for name in (*STORED, *COMPUTED):
-            stored = ' class="stored"' * (name in STORED)
-            yield f'<g data-matrix="{name}"{stored}>{"".join(matrix(name))}</g>'
+            kind, cells = ' class="stored"' * (name in STORED), "".join(matrix(name))
+            yield f'<g data-matrix="{name}" data-stage="{STAGE[name]}"{kind}>{cells}</g>'
         yield mark("text", "loss", x=WIDTH - 6, y=HEIGHT - 6, class_="small end")
 
     return (
