@@ -31,10 +31,8 @@ def css() -> str:
     """The colours as variables of a page.
 
     Example:
-        >>> print(css()[:53])
-        html[data-theme="light"] {
-          --page: #ffffff;
-          --lane
+        >>> css().splitlines()[:2]
+        ['html[data-theme="light"] {', '  --page: #ffffff;']
     """
     sheets = (
         f'html[data-theme="{theme}"] {{\n'
