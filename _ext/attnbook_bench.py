@@ -18,7 +18,7 @@ FOLDER = "bench"  # below _static
 SCRIPTS = ("model.js", "picture.js")
 
 LINE = (
-    "Point at a number to see where it comes from. "
+    "Press Play, or point at a number to see where it comes from. "
     "Drag it up or down, and all that follows changes."
 )
 SWITCHES = {
@@ -32,7 +32,10 @@ SWITCHES = {
 }
 EVIDENCE = {  # switch -> what it does here, and the claim that says what came of training so
     "scaled": ("Without the division the largest weight takes more.", "aw-forgotten"),
-    "mask": ("Without the mask a word sees what it is to predict.", "bug-alone-no-causal-mask"),
+    "mask": (
+        "Without the mask a word sees what it is to predict; “sat”, the last one, sees no more.",
+        "bug-alone-no-causal-mask",
+    ),
     "identity": ("With the identity a word finds its own kind.", "qkv-ring-identity"),
     "same": ("With one matrix for both, a word looks for its own kind.", "qkv-reversal-slower"),
     "rooted": ("Each row of the table is larger by the root of its width.", "lm-left-tied"),

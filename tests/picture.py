@@ -20,5 +20,7 @@ with sync_playwright() as playwright:
     page.screenshot(path=PICTURE)
     browser.close()
 with Image.open(PICTURE) as picture:
-    picture.convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(PICTURE, optimize=True)  # a third of the bytes
+    picture.convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(
+        PICTURE, optimize=True
+    )  # a third of the bytes
 sys.stdout.write(f"{PICTURE}\n")

@@ -193,6 +193,8 @@ def test_a_computed_number_is_pinned_by_dragging(box: Any) -> None:
 @pytest.mark.browser
 def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
+    box.locator('[data-key="A,2,1"]').drag_to(box.locator('[data-key="A,1,0"]'))
+    expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")  # dragged, not pressed
     box.locator('[data-key="A,2,1"]').click()
     expect(box.locator('[data-key="A,2,1"]')).to_have_class("cell weight closed asked")
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("25 %")
@@ -202,13 +204,16 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
 
 @pytest.mark.browser
 def test_every_switch_ends_in_a_claim(box: Any) -> None:
+    button = box.page.locator('.bench button[name="reset"]')
+    place = button.bounding_box()
     for name in ("scaled", "mask", "identity", "same", "rooted"):
         box.page.locator(f'.bench button[name="{name}"]').click()
         item = box.locator(f".bench-{name}")
         expect(item).to_be_visible()
         expect(item.locator('a[href*="#claim-"]')).to_be_visible()
         assert box.locator(".bench-evidence li:visible").count() == 1
-        box.page.locator('.bench button[name="reset"]').click()
+        assert button.bounding_box() == place  # the next press meets the same button
+        button.click()
         expect(item).to_be_hidden()
 
 
@@ -218,6 +223,8 @@ def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
     expect(digits(box, "W_O,1,3")).to_have_text("−.36")
     expect(box.locator('[data-key="W_O,1,3"]')).to_have_class(re.compile("gradient"))
     expect(box.locator(".bench-line")).to_contain_text("Red")
+    box.locator('[data-key="W_O,1,3"]').hover()
+    expect(box.locator(".bench-line")).to_contain_text("the loss falls .36 times as much")
 
 
 @pytest.mark.browser

@@ -129,6 +129,12 @@
       [...n[left][i].map((_, k) => `${left},${i},${k}`), ...n[right].map((_, k) => `${right},${k},${j}`)]];
   };
 
+  const answer = (settings, n, i, w) => {
+    const power = (x) => `e^${formatted(x)}`, row = n.L[i];
+    return `“${WORDS[w]}” after “${WORDS[settings.ids[i]]}”: its logit is ${dot(n.Z[i], n.U.map((u) => u[w]))} = `
+      + `${formatted(row[w])}; ${power(row[w])} / (${row.map(power).join(" + ")}) = ${formatted(n.probabilities[i][w])}`;
+  };
+
   // ---------- the element ----------
   const SENTENCES = [
     "Each word picks its row of the table E. The columns say what the word is.",
@@ -145,7 +151,7 @@
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
     const copy = () => structuredClone(needs), resting = line.textContent;
-    let settings = copy(), back = false, lane = 2, chosen, found, n, shown;
+    let settings = copy(), back = false, lane = 2, last, chosen, found, n, shown;
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
@@ -155,12 +161,12 @@
     const say = (text) => { if (line.textContent !== text) line.textContent = text; };
     // At rest: what the last switch does here, and what was measured of models trained so.
     const idle = () => {
-      const changed = back ? undefined : [...box.querySelectorAll(".bench-evidence li")].find(({ className }) => {
-        const name = className.replace("bench-", "");
-        return name === "mask" ? looksAhead() : settings[name] !== needs[name];
-      });
+      const departs = (name) => (name === "mask" ? looksAhead() : settings[name] !== needs[name]);
+      const nameOf = (item) => item.className.replace("bench-", "");
+      const all = [...box.querySelectorAll(".bench-evidence li")].filter((item) => departs(nameOf(item)));
+      const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
       box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = item !== changed; });
-      line.hidden = Boolean(changed);
+      line.parentNode.hidden = Boolean(changed);
       say(back ? "Red: how much the loss rises where a number rises. It runs from right to left." : resting);
     };
     const looksAhead = () => settings.edges.some((row, i) => row.some((open, j) => open && j > i));
@@ -172,9 +178,11 @@
       const [name, i, j] = at3(key), [words, from] = sum(settings, n, name, i, j);
       marks.get(key).classList.add("asked");
       from.forEach((part) => marks.get(part)?.classList.add("lit"));
-      line.hidden = false;
+      line.parentNode.hidden = false;
       box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
-      say(back ? `The loss rises by ${formatted(shown[name][i][j])} for each 1 that this number rises.` : words);
+      const slope = shown[name][i][j];
+      say(!back ? words : `Where this number, ${formatted(n[name][i][j])}, rises a little, the loss `
+        + `${slope < 0 ? "falls" : "rises"} ${formatted(Math.abs(slope))} times as much.`);
     };
     const draw = (first) => {
       const was = found;
@@ -244,7 +252,8 @@
       part.setAttribute("role", "spinbutton");
       part.setAttribute("tabindex", i || j ? -1 : 0);
       part.setAttribute("aria-label", own ? `${name}, row ${i + 1}, column ${j + 1}`
-        : `${LETTER[name] ?? name} of word ${i + 1}, ${"SA".includes(name) ? `for word ${j + 1}` : columnOf(name, j)}`);
+        : "SA".includes(name) ? `${LETTER[name]}: what word ${i + 1} gives word ${j + 1}`
+          : `${LETTER[name] ?? name} of word ${i + 1}, ${columnOf(name, j)}`);
     }
     let typed = "", stopped;
     svg.addEventListener("keydown", (event) => {
@@ -280,7 +289,11 @@
       return isCell(key) ? key : key.startsWith("ribbon") ? key.replace("ribbon", "A") : undefined;
     };
     svg.addEventListener("pointerover", (event) => {
-      if (event.pointerType === "mouse" && !drag && !playing) light(under(event));
+      if (event.pointerType !== "mouse" || drag || playing) return;
+      light(under(event));
+      const [kind, i, w] = (event.target.dataset.key ?? "").split(",");
+      if (/^(next|bar|share)$/.test(kind)) say(answer(settings, n, +i, +w));
+      if (event.target.closest("[data-word]")) say("Press a word to see whom it asks; press it again to change it.");
     });
     svg.addEventListener("pointerleave", () => {
       if (!drag && !playing) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
@@ -297,7 +310,8 @@
       }
     });
     svg.addEventListener("pointermove", (event) => {
-      if (!drag || event.pointerType !== "mouse" || fixed(drag.key)) return;
+      if (!drag || event.pointerType !== "mouse") return;
+      if (fixed(drag.key)) { drag.moved ||= Math.abs(drag.y - event.clientY) > 4; return; }
       const by = Math.round((drag.y - event.clientY) / 9) * (event.shiftKey ? 0.1 : 0.5);
       if (!by && !drag.moved) return;
       drag.moved = true;
@@ -319,6 +333,7 @@
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
       if (!name) return;
+      last = name;
       if (name === "reset" || name === "play") { settings = copy(); back = false; lane = 2; chosen = undefined; }
       else if (name === "back") back = !back;
       else if (name === "mask") {
@@ -346,6 +361,7 @@
     const play = (k) => {
       if (k === SENTENCES.length) { stop(); idle(); return; }
       svg.querySelectorAll("[data-stage]").forEach((part) => part.classList.toggle("later", +part.dataset.stage > k));
+      box.classList.remove("stored");
       if (box.classList.contains("narrow")) go(k);
       say(SENTENCES[k]);
       playing = setTimeout(play, 3000, k + 1);
@@ -358,8 +374,8 @@
     let stage = 0, tags;
     const move = () => {
       const whole = box.clientWidth >= 700, [centre, title] = stages[stage];
-      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 169;
-      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 476`);
+      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 157;
+      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 488`);
       box.classList.toggle("narrow", !whole);
       box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
       tags.forEach((tag, i) => {

@@ -321,7 +321,7 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
         for name in "SA":
             for j in range(3):
                 x = COMPUTED[name][0] + CELL * j + CELL // 2
-                yield mark("text", f"head,{name},{j}", x=x, y=TOP - 6, class_="small middle")
+                yield mark("text", f"head,{name},{j}", x=x, y=TOP - 6, class_="small middle head")
         for name in (*STORED, *COMPUTED):
             kind, cells = ' class="stored"' * (name in STORED), "".join(matrix(name))
             yield f'<g data-matrix="{name}" data-stage="{STAGE[name]}"{kind}>{cells}</g>'
