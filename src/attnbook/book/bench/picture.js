@@ -374,8 +374,8 @@
     let stage = 0, tags;
     const move = () => {
       const whole = box.clientWidth >= 700, [centre, title] = stages[stage];
-      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 157;
-      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 488`);
+      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 166;
+      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 479`);
       box.classList.toggle("narrow", !whole);
       box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
       tags.forEach((tag, i) => {
