@@ -218,6 +218,16 @@ def test_every_switch_ends_in_a_claim(box: Any) -> None:
 
 
 @pytest.mark.browser
+def test_a_matrix_that_a_switch_replaces_is_not_changed(box: Any) -> None:
+    box.page.locator('.bench button[name="same"]').click()
+    box.locator('[data-key="W_K,0,0"]').focus()
+    expect(box.locator(".bench-line")).to_have_text("W_K: the same numbers as W_Q, by the switch.")
+    box.page.keyboard.press("ArrowUp")
+    box.page.locator('.bench button[name="same"]').click()
+    expect(digits(box, "W_K,0,0")).to_have_text("0")
+
+
+@pytest.mark.browser
 def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
     box.page.locator('.bench button[name="back"]').click()
     expect(digits(box, "W_O,1,3")).to_have_text("−.36")

@@ -4,6 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from contrast import contrast, linear
 from numpy.typing import NDArray
 
 from attnbook.book.bench.picture import tint
@@ -40,16 +41,6 @@ SIGHT = {
 def rgb(name: str, theme: int) -> NDArray[np.float64]:
     code = COLOURS[name][theme]
     return np.array([int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-
-
-def linear(colour: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
-
-
-def contrast(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """As WCAG 2 defines it."""
-    dark, light = sorted(float(linear(x) @ [0.2126, 0.7152, 0.0722]) for x in (a, b))
-    return (light + 0.05) / (dark + 0.05)
 
 
 def on(

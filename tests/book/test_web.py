@@ -5,11 +5,14 @@ import json
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from built import CHAPTERS, HTML, PAGES, ROOT, WRITTEN
+from contrast import contrast
+from numpy.typing import NDArray
 from playwright.sync_api import expect
 
 import attnbook
@@ -117,16 +120,9 @@ def test_percent_stays_with_its_number(page):
     assert re.findall(r".{20}\d\s%", article.text.replace("\u00a0", "~")) == []
 
 
-def contrast(*colours: str) -> float:
-    """As WCAG 2 defines it, of two colours in the browser's words."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, light = sorted(map(luminance, colours))
-    return (light + 0.05) / (dark + 0.05)
+def rgb(colour: str) -> NDArray[np.float64]:
+    """Of a colour in the browser's words."""
+    return np.array(re.findall(r"\d+", colour)[:3], float) / 255
 
 
 @pytest.mark.browser
@@ -142,12 +138,13 @@ def test_hovered_links_and_comments_are_read_easily(browser, site, theme):
     link.hover()
     hovered = link.evaluate(colour, "color")
     assert hovered != before
-    assert contrast(hovered, ground) >= 4.5
+    assert contrast(rgb(hovered), rgb(ground)) >= 4.5
     comment = page.locator(".highlight .c1").first
-    box = comment.locator("xpath=ancestor::pre").evaluate(colour, "backgroundColor")
-    text = comment.locator("xpath=ancestor::pre").evaluate(colour, "color")
+    around = comment.locator("xpath=ancestor::pre")
+    box, text = (rgb(around.evaluate(colour, name)) for name in ("backgroundColor", "color"))
     # A comment does not outshine the code.
-    assert 4.5 <= contrast(comment.evaluate(colour, "color"), box) <= contrast(text, box)
+    written = rgb(comment.evaluate(colour, "color"))
+    assert 4.5 <= contrast(written, box) <= contrast(text, box)
     context.close()
 
 

@@ -90,12 +90,14 @@
   const LETTER = { O: "mix", D: "mix · W_O", F: "unit · W_2", H: "unit", X: "row", Y: "sum", Z: "sum", S: "logit", A: "weight" };
   const columnOf = (name, j) => COLUMNS[/^(W_2|F|D|E|X|Y|Z|W_O)$/.test(name) || j < 4 ? j : 0];
   const dot = (left, right) => left.map((x, k) => `${formatted(x)}·${formatted(right[k])}`).join(" + ");
+  // A stored matrix that a switch puts another one in place of.
+  const replaced = ({ identity, same }, name) => (identity && /^W_[QKV]$/.test(name)) || (same && name === "W_K");
   // What a cell is made of: words, and the cells that light up.
   const sum = (settings, n, name, i, j) => {
     const word = (k) => `“${WORDS[settings.ids[k]]}”`, equal = ` = ${formatted(n[name][i][j])}`;
     const column = (m) => n[m].map((row) => row[j]);
     if (STORED.includes(name)) {
-      if (settings.identity && /^W_[QKV]$/.test(name)) return [`${name}: the identity, while W = I is on.`, []];
+      if (replaced(settings, name)) return [`${name}: ${settings.identity ? "the identity" : "the same numbers as W_Q"}, by the switch.`, []];
       return [`${name}: a stored number, ${formatted(n[name][i][j])}. Drag it, or press ↑ or ↓.`, []];
     }
     if (`${name},${i},${j}` in settings.pinned) return [`Set by hand${equal}. Delete gives it back.`, []];
@@ -219,8 +221,9 @@
     // Change a number, an edge, a word.
     const value = (name, i, j) => (STORED.includes(name) ? settings.stored : n)[name][i][j];
     const fixed = (key) => key.startsWith("A,") || found[key].class.includes("closed");
+    const stuck = (key) => fixed(key) || replaced(settings, at3(key)[0]);
     const set = (key, x) => {
-      if (fixed(key)) return;
+      if (stuck(key)) return;
       const [name, i, j] = at3(key), to = Math.max(-9, Math.min(9, Math.round(x * 100) / 100));
       if (STORED.includes(name)) settings.stored[name][i][j] = to;
       else settings.pinned[key] = to;

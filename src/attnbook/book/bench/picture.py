@@ -6,6 +6,7 @@ page; the rest of the drawing is written here alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import product
 from typing import Any
 
 import torch
@@ -184,14 +185,14 @@ def at(name: str, lane: int) -> int:
     return TOP + lane * (LANE + GAP) + COMPUTED[name][1]
 
 
-def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -> str:  # noqa: B008
-    """The whole drawing, as an element of a page.
+def svg() -> str:
+    """The whole drawing in its default state, as an element of a page.
 
     Example:
         >>> svg()[:49]
         '<svg class="bench-picture" viewBox="0 0 1340 645"'
     """
-    seen = look(settings, back=back, lane=lane)
+    seen, numbers = look(Settings()), forward(Settings())
 
     def mark(tag: str, key: str = "", inside: str = "", **attributes: Any) -> str:
         """An element; one with a key has what :func:`look` says."""
@@ -226,14 +227,13 @@ def svg(settings: Settings = Settings(), *, back: bool = False, lane: int = 2) -
 
     def matrix(name: str) -> Iterator[str]:
         """A stored one, or a row of a computed one in each lane."""
-        rows = forward(settings)[name].tolist()
-        for i, row in enumerate(rows):
-            for j in range(len(row)):
-                if name in STORED:
-                    x, y = STORED[name]
-                    yield drawn_cell(name, i, j, x + CELL * j, y + STORED_ROW * i, STORED_ROW)
-                else:
-                    yield drawn_cell(name, i, j, COMPUTED[name][0] + CELL * j, at(name, i), ROW)
+        rows, columns = numbers[name].shape
+        for i, j in product(range(rows), range(columns)):
+            if name in STORED:
+                x, y = STORED[name]
+                yield drawn_cell(name, i, j, x + CELL * j, y + STORED_ROW * i, STORED_ROW)
+            else:
+                yield drawn_cell(name, i, j, COMPUTED[name][0] + CELL * j, at(name, i), ROW)
 
     def heads(x: float, names: Sequence[str]) -> Iterator[str]:
         for j, name in enumerate(names):
