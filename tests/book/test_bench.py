@@ -254,8 +254,20 @@ def test_a_narrow_page_shows_one_stage(box: Any) -> None:
     box.get_by_role("button", name="Next stage").click()
     expect(box.locator("output")).to_have_text("2. Q, K, V")
     expect(box.locator(".tag").first).to_be_visible()
-    digit = digits(box, "Q,2,1").evaluate("text => text.getBoundingClientRect().height")
-    assert digit >= 11
+    box.page.emulate_media(media="print")
+    expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 645")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1100, 1280, 1600])
+def test_no_digit_is_smaller_than_eleven_pixels(box: Any, width: int) -> None:
+    box.page.set_viewport_size({"width": width, "height": 800})
+    box.page.wait_for_timeout(200)  # until the camera has seen it
+    scale = box.locator("svg").evaluate("svg => svg.getScreenCTM().a")
+    sizes = box.locator(".digits, .head").evaluate_all(
+        "all => all.map((text) => parseFloat(getComputedStyle(text).fontSize))"
+    )
+    assert scale * min(sizes) >= 10.9
 
 
 @pytest.mark.browser

@@ -375,11 +375,16 @@
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
       [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
     let stage = 0, tags;
+    const print = matchMedia("print");
     const move = () => {
-      const whole = box.clientWidth >= 700, [centre, title] = stages[stage];
-      const x = Math.max(0, centre - 215), high = box.classList.contains("stored") ? 0 : 166;
-      svg.setAttribute("viewBox", whole ? "0 0 1340 645" : `${x} ${high} 430 479`);
+      // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
+      const wide = print.matches ? 1340 : Math.min(1340, box.clientWidth / 0.905);
+      const whole = wide === 1340, high = wide > 700, [centre, title] = stages[stage];
+      const x = Math.round(Math.max(0, Math.min(1340 - wide, centre - wide / 2)));
+      const y = high || box.classList.contains("stored") ? 0 : 166;
+      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 645 : 479}`);
       box.classList.toggle("narrow", !whole);
+      box.querySelector("[value=stored]").hidden = high;
       box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
       tags.forEach((tag, i) => {
         tag.style.display = whole || x < 20 ? "none" : "";
@@ -406,6 +411,7 @@
       } else if (target.value) go(stage + +target.value);
     });
     new ResizeObserver(move).observe(box);
+    print.addEventListener("change", move);
     draw(true);
     move();
     box.dataset.live = "";
