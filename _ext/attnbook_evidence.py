@@ -1,8 +1,8 @@
-"""How evidence is shown: a claim is a line that opens, a run of claims folds, and so does code.
+"""How evidence is shown: behind one mark beside a paragraph or figure, with the code it needs.
 
 Notebooks hold claims as boxes, for JupyterLab; on a page they are native ``<details>``, which open
 without a script, from disk and in print. ``_static/book.js`` adds cards to the links in prose and
-the switch that opens everything.
+the switch over the page that opens everything.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import html
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -31,11 +30,6 @@ logger = logging.getLogger(__name__)
 
 LEDGER = "chapters/claims"
 SHORT = 16  # a link of fewer characters is a number: it does not break, and says what it is of
-SWITCH = (
-    '<p class="evidence-switch"><button type="button" aria-pressed="false" hidden>'
-    "Show all code and evidence</button></p>"
-)
-
 # By what they count; "one" and "no" also mean other things.
 COUNTS = ["none", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 COUNTS += ["eleven", "twelve"]
@@ -243,7 +237,7 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
         claim: as the build command collected it.
         ledger: address of the ledger from the page.
         page: address of the claim's page, if the line stands on another one.
-        alone: an identity that stands alone is a bare tick.
+        alone: the only one, whose card is open.
     """
     label, same = html.escape(claim["label"]), is_identity(claim)
     mark, verdict = ("✓", "holds") if claim["held"] else ("✗", "does not hold")
@@ -260,18 +254,11 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
         "Label": f'<a href="{page}#claim-{label}">{label}</a> · '
         f'<a href="{ledger}#ledger-{label}">in the ledger</a>',
     }
-    if same and alone:
-        line = (
-            '<span class="claim-numbers">equal</span>'
-            f'<span class="visually-hidden">: {statement}</span>'
-        )
-        rows = {"Claim": statement} | rows
-    else:
-        line = shown + numbers * (not same)
+    line = shown + numbers * (not same)
     anchor = "" if page else f' id="claim-{label}"'
     card = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in rows.items() if v)
     return (
-        f'<details class="claim"{anchor}>'
+        f'<details class="claim"{anchor}{" open" * alone}>'
         f'<summary><span class="claim-mark" role="img" aria-label="{verdict}">{mark}</span> '
         f'{line}</summary><dl class="claim-card">{card}</dl>'
     )
@@ -298,33 +285,31 @@ class ClaimLine(SphinxDirective):
 
 
 def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Show claims as lines, runs of them folded, and fold the code of the cells that are tagged."""
+    """Leave what is to be seen in place, and put claims and tagged code behind a mark beside it."""
     if app.builder.format != "html":
         return
     claims: dict[str, tuple[str, Claim]] = app.env.attnbook_claims  # type: ignore[attr-defined]
     ledger = app.builder.get_relative_uri(docname, LEDGER)
     cells = [each for each in doctree.findall(nodes.container) if _is(each, "cell_code")]
-    for group in list(_neighbours(cells)):
-        shown = [part for cell in group for part in _outputs(cell, claims)]
-        if _tag(group[0]) == "claims":  # what is not a claim comes first
-            others = [part for part in shown if not isinstance(part, dict)]
-            run = [part for part in shown if isinstance(part, dict)]
-            code = [part for cell in group for part in _fold(cell, "claims")]
-            group[0][:] = [*_wrapped(others), *_run(run, ledger, code)]
-            for cell in group[1:]:
+    for group in list(_groups(cells)):
+        stated: list[Claim] = []
+        code: list[nodes.Node] = []
+        for cell in group:
+            parts = list(_outputs(cell, claims))
+            stated += [part for part in parts if isinstance(part, dict)]
+            others = [part for part in parts if not isinstance(part, dict)]
+            listings = [part for part in others if _tag(cell) and _is_listing(part)]
+            shown = _wrapped([part for part in others if part not in listings])
+            source = _source(cell)
+            if tag := _tag(cell):
+                code += _fold(source, tag, listings)
+                source = []
+            cell[:] = [*source, *shown]
+        last = group[-1]
+        last.parent.insert(last.parent.index(last) + 1, evidence(stated, ledger, code))
+        for cell in group:
+            if not cell.children:
                 cell.parent.remove(cell)
-            continue
-        (cell,) = group
-        made: list[nodes.Node] = []
-        listings: list[Any] = [part for part in shown if _tag(cell) and _is_listing(part)]
-        shown = [part for part in shown if part not in listings]
-        for is_claim, parts in groupby(shown, lambda part: isinstance(part, dict)):
-            found: list[Any] = list(parts)
-            made += _run(found, ledger, []) if is_claim else _wrapped(found)
-        cell[:] = [*_fold(cell, _tag(cell), listings), *made]
-    if cells:
-        title = next(doctree.findall(nodes.title))
-        title.parent.insert(title.parent.index(title) + 1, _raw(SWITCH))
 
 
 def _is(node: nodes.Node, kind: str) -> bool:
@@ -336,22 +321,22 @@ def _tag(cell: nodes.container) -> str | None:
     return next((tag for tag in tags if tag in FOLDED), None)
 
 
-def _neighbours(cells: Sequence[nodes.container]) -> Iterator[list[nodes.container]]:
-    """The cells, those that only state claims together where nothing stands between them."""
+def _groups(cells: Sequence[nodes.container]) -> Iterator[list[nodes.container]]:
+    """Cells with one mark: neighbours up to a figure or to code that is shown, with its claims."""
     group: list[nodes.container] = []
     for cell in cells:
-        if (
-            group
-            and {_tag(group[-1]), _tag(cell)} == {"claims"}
-            and group[-1].next_node(descend=False, siblings=True) is cell
-        ):
-            group.append(cell)
-        else:
-            if group:
-                yield group
-            group = [cell]
+        together = group and group[-1].next_node(descend=False, siblings=True) is cell
+        if group and not (together and (_tag(cell) == "claims" or not any(map(_is_seen, group)))):
+            yield group
+            group = []
+        group.append(cell)
     if group:
         yield group
+
+
+def _is_seen(cell: nodes.container) -> bool:
+    """Is its code open, or does it show a figure or a text?"""
+    return _tag(cell) in (None, "plot")
 
 
 def _outputs(
@@ -376,13 +361,14 @@ def _is_listing(part: nodes.Node | Claim) -> bool:
     )
 
 
+def _source(cell: nodes.container) -> list[nodes.Node]:
+    return [part for part in cell.children if _is(part, "cell_code_source")]
+
+
 def _fold(
-    cell: nodes.container, tag: str | None, listings: Sequence[nodes.Node] = ()
+    source: Sequence[nodes.Node], tag: str, listings: Sequence[nodes.Node]
 ) -> list[nodes.Node]:
-    """The code of a cell, and listings that it shows, folded if it is tagged."""
-    source = [part for part in cell.children if _is(part, "cell_code_source")]
-    if tag is None or not source:
-        return source
+    """The code of a tagged cell, and listings that it shows, folded."""
     n_lines = sum(len(part.astext().splitlines()) for part in [*source, *listings])
     summary = f"{FOLDED[tag]} <span>{n_lines} line{'s' * (n_lines > 1)}</span>"
     start = _raw(f'<details class="fold"><summary>{summary}</summary>')
@@ -396,20 +382,32 @@ def _wrapped(parts: Sequence[Any]) -> list[nodes.Node]:
     return [nodes.container("", *parts, classes=["cell_output"], nb_element="cell_code_output")]
 
 
-def _run(claims: list[Claim], ledger: str, code: list[nodes.Node]) -> list[nodes.Node]:
-    """Claims without prose between them, with the code that states them inside."""
-    if len(claims) == 1:
-        return [_raw(claim_line(claims[0], ledger, alone=True)), *code, _raw("</details>")]
-    if not claims:
-        return code
+def evidence(claims: Sequence[Claim], ledger: str, code: Sequence[nodes.Node]) -> nodes.container:
+    """A mark in the margin, which opens claims and the code behind them."""
+    if not claims and not code:
+        return nodes.container()
     held = all(claim["held"] for claim in claims)
-    mark = f'<span class="claim-mark" aria-hidden="true">{"✓" if held else "✗"}</span>'
-    says = f"{len(claims)} claims hold" if held else f"not all of {len(claims)} claims hold"
-    about = html.escape(shorten(claims[0]["statement"], 64, placeholder=" …"))
-    says += f' <span class="claim-numbers">{about}</span>'
-    lines = "".join(f"<li>{claim_line(claim, ledger)}</details></li>" for claim in claims)
-    start = f'<details class="claims-run"><summary>{mark} {says}</summary><ul>{lines}</ul>'
-    return [_raw(start), *code, _raw("</details>")]
+    mark = "‹›" if not claims else "✓" if held else "✗"
+    about = html.escape(shorten(claims[0]["statement"], 64, placeholder=" …")) if claims else ""
+    says = {0: "Code", 1: about}.get(len(claims), f"{len(claims)} claims: {about}")
+    lines = "".join(
+        f"<li>{claim_line(claim, ledger, alone=len(claims) == 1)}</details></li>"
+        for claim in claims
+    )
+    start = (
+        f'<details class="evidence"><summary title="{says}">'
+        f'<span class="{"claim-mark" if claims else "code-mark"}" aria-hidden="true">{mark}</span>'
+        f'<span class="visually-hidden">{"Holds: " * (held and bool(claims))}{says}</span>'
+        f'</summary>{f"<ul>{lines}</ul>" * bool(claims)}'
+    )
+    return nodes.container("", _raw(start), *code, _raw("</details>"), classes=["beside"])
+
+
+def offer_switch(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """A page with evidence has a switch for all of it among the buttons over it."""
+    context["has_evidence"] = '<details class="evidence"' in context.get("body", "")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -420,4 +418,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", fold_evidence)
     app.connect("doctree-resolved", write_links, priority=600)
+    app.connect("html-page-context", offer_switch)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

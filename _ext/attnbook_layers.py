@@ -1,7 +1,9 @@
 """The two layers of a chapter: what stands under "More measurements" folds, section by section."""
 
 import re
+from typing import Any
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.application import Sphinx
 
@@ -21,6 +23,17 @@ def fold_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             section.insert(at, _raw('<details class="more"><summary>'))
             section.insert(at + 2, _raw(f"<span>{length(section)}</span></summary>"))
             section.append(_raw("</details>"))
+
+
+def leave_out_of_contents(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """The list beside a page names the second layer, and not what is in it."""
+    contents = BeautifulSoup(context.get("toc") or "", "html.parser")
+    if layer := contents.find("a", string=TITLE):
+        for inner in layer.find_parent("li").find_all("ul"):
+            inner.decompose()
+        context["toc"] = str(contents)
 
 
 def length(section: nodes.section) -> str:
@@ -47,4 +60,5 @@ def _raw(text: str) -> nodes.raw:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.connect("doctree-resolved", fold_sections, priority=700)  # when all cells are drawn
+    app.connect("html-page-context", leave_out_of_contents)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,17 +3,15 @@
 addEventListener("DOMContentLoaded", () => {
   "use strict";
   const article = document.querySelector(".bd-article") ?? document.body;
-  const evidence = "details.fold, details.claims-run, details.claim, details.more";
+  const evidence = "details:is(.evidence, .fold, .claim, .more)";
 
   // The switch is remembered.
-  const button = document.querySelector(".evidence-switch button");
+  const button = document.querySelector(".evidence-switch");
   const open = (all) => {
     for (const each of article.querySelectorAll(evidence)) each.open = all;
     button.setAttribute("aria-pressed", all);
-    button.textContent = all ? "Fold code and evidence" : "Show all code and evidence";
   };
   if (button) {
-    button.hidden = false;
     if (localStorage.getItem("evidence") === "open") open(true);
     button.addEventListener("click", () => {
       const all = button.getAttribute("aria-pressed") !== "true";
