@@ -2,24 +2,26 @@
 
 import json
 import shutil
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook.book import bench, colours
-from attnbook.book.bench.model import Settings
-from attnbook.book.bench.picture import svg
+from attnbook.book.bench.model import SETS, Settings
+from attnbook.book.bench.picture import STAGES, svg
 
 HERE = Path(bench.__file__).parent
 FOLDER = "bench"  # below _static
 SCRIPTS = ("model.js", "picture.js")
 
 LINE = (
-    "Press Play, or point at a number to see where it comes from. "
-    "Drag it up or down, and all that follows changes."
+    "Point at a number, or tap it, to see where it comes from. "
+    "Change it, and all that follows changes."
 )
 SWITCHES = {
     "scaled": "÷ √d<sub>k</sub>",
@@ -27,23 +29,50 @@ SWITCHES = {
     "identity": "<i>W</i> = <i>I</i>",
     "same": "<i>W<sub>Q</sub></i> = <i>W<sub>K</sub></i>",
     "rooted": "× √d<sub>model</sub>",
+    "normed": "norm",
+    "place": "head 2",
+    "turned": "positions",
+    "trained": "trained",
     "every": "loss of all words",
     "back": "backward",
 }
 EVIDENCE = {  # switch -> what it does here, and the claim that says what came of training so
-    "scaled": ("Without the division the largest weight takes more.", "aw-forgotten"),
+    "scaled": (
+        "Surer now, and here that helps: “cat” is the word to look at. A model that starts at "
+        "random is as sure of any word.",
+        "aw-forgotten",
+    ),
     "mask": (
-        "Without the mask a word sees what it is to predict; “sat”, the last one, sees no more.",
+        "“sat” stands last and sees no more than before; “cat” now sees what it is to predict.",
         "bug-alone-no-causal-mask",
     ),
+    "cut": ("“sat” is still a verb, and has no noun to go by.", "one-cut"),
     "identity": ("With the identity a word finds its own kind.", "qkv-ring-identity"),
     "same": ("With one matrix for both, a word looks for its own kind.", "qkv-reversal-slower"),
     "rooted": ("Each row of the table is larger by the root of its width.", "lm-left-tied"),
+    "normed": ("Each part reads rows of mean 0 and variance 1; the stream stays.", "deep-none-48"),
+    "place": (
+        "This head goes by place: a query points where the key of the word before it does.",
+        "pos-rotary-1x",
+    ),
+    "turned": (
+        "With each place, queries and keys turn a quarter in columns 1 and 3. Head 1 uses neither.",
+        "pos-relative",
+    ),
+    "trained": (
+        "Nobody wrote these numbers: training found them, and no column has a name.",
+        "one-tiny-learned",
+    ),
 }
 
 
 class Bench(SphinxDirective):
-    """The picture, its line, what was measured for each switch, and the switches."""
+    """The picture, its line, what was measured for each switch, and the switches.
+
+    Beside a text it shows the stage that is read about.
+    """
+
+    option_spec: ClassVar = {"beside": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """Draw it; the script takes the settings from the element."""
@@ -57,7 +86,60 @@ class Bench(SphinxDirective):
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
         parts = [picture(), evidence, nodes.raw("", controls(), format="html")]
         self.env.metadata[self.env.docname]["bench"] = True
-        return [nodes.container("", *parts, classes=["bench"])]
+        classes = ["bench", *self.options]
+        return [nodes.container("", *parts, classes=classes)]
+
+
+class Stage(SphinxDirective):
+    """``{stage} weights``: from here on the text is about this stage of the bench."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """A mark that nobody sees."""
+        titles = [title for title, *_ in STAGES]
+        at = titles.index(self.arguments[0])
+        return [nodes.raw("", f'<span data-stage-read="{at}"></span>', format="html")]
+
+
+class Predict(SphinxDirective):
+    """``{predict} Question?``: some answers, and what the bench then does and why.
+
+    ``:do:`` says what changes (``cut 2 1; word 0 1; same``), ``:options:`` has the answers, the
+    correct one with a ``*``.
+    """
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+    option_spec: ClassVar = {"do": directives.unchanged, "options": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """The question, its answers as buttons, and the explanation, folded."""
+        commands = [
+            [part if k == 0 else int(part) for k, part in enumerate(each.split())]
+            for each in self.options["do"].split(";")
+        ]
+        buttons = "".join(
+            f'<button type="button" aria-pressed="false"{" data-correct" * ("*" in each)}>'
+            f"{escape(each.strip(' *'))}</button>"
+            for each in self.options["options"].split("|")
+        )
+        question = nodes.paragraph("", "", nodes.strong("", "Before you try it: "))
+        question += self.parse_inline(self.arguments[0])[0]
+        start = (
+            f'<div class="predict" data-do="{escape(json.dumps(commands))}">',
+            f'<p class="options needs-script">{buttons}</p>'
+            "<details><summary>What happens</summary>",
+        )
+        return [
+            nodes.raw("", start[0], format="html"),
+            question,
+            nodes.raw("", start[1], format="html"),
+            *self.parse_content_to_nodes(),
+            nodes.raw("", "</details></div>", format="html"),
+        ]
 
 
 def picture() -> nodes.Node:
@@ -65,8 +147,10 @@ def picture() -> nodes.Node:
     return nodes.raw(
         "",
         '<div class="bench-strip"><button type="button" value="-1" aria-label="Stage before">‹'
-        '</button><output></output><button type="button" value="stored" aria-pressed="false">'
-        'stored</button><button type="button" value="1" aria-label="Next stage">›</button></div>'
+        '</button><output></output><button type="button" value="1" aria-label="Next stage">›'
+        '</button><button type="button" value="stored" aria-label="Stored numbers">W</button>'
+        '<button type="button" value="switches">switches</button>'
+        '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
         f"{svg()}"
         f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
@@ -77,7 +161,7 @@ def picture() -> nodes.Node:
 
 def controls() -> str:
     """The switches, and the settings for the script."""
-    settings = {**vars(Settings()), "pinned": {}}
+    settings = {**vars(Settings()), "pinned": {}, "sets": SETS}
     on = {"scaled", "mask"}
     buttons = "".join(
         f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
@@ -116,6 +200,8 @@ def load(
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.add_directive("bench", Bench)
+    app.add_directive("stage", Stage)
+    app.add_directive("predict", Predict)
     app.add_css_file(f"{FOLDER}/colours.css")
     app.add_css_file(f"{FOLDER}/bench.css")
     app.connect("builder-inited", write_files)

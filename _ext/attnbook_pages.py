@@ -14,6 +14,7 @@ from sphinx.environment.collectors.toctree import TocTreeCollector
 from sphinx.util import logging
 from sphinx_external_toc.collectors import TocTreeCollectorWithStyles
 
+from attnbook.book.colours import as_variables
 from attnbook.book.figures import INK, PAPER
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def themed_svg(svg: str, alt: str) -> str:
     """The figure as an element of the page: ink in the text's colour, paper transparent."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"(?s)<metadata>.*?</metadata>", "", svg)
-    svg = svg.replace(INK, "currentColor").replace(PAPER, "none")
+    svg = as_variables(svg.replace(INK, "currentColor").replace(PAPER, "none"))
     # Two figures of a page may use the same names inside.
     prefix = f"f{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', prefix, svg)

@@ -16,7 +16,7 @@ from attnbook.book.bench.model import Settings, backward, forward, plain
 from attnbook.book.bench.picture import look
 
 SCRIPTS = [Path(bench.__file__).with_name(name) for name in ("model.js", "picture.js")]
-SWITCHES = ("scaled", "identity", "same", "rooted", "every")
+SWITCHES = ("scaled", "identity", "same", "rooted", "turned", "normed", "every")
 
 
 def drawn(seed: int, **switches: bool) -> Settings:
@@ -83,7 +83,7 @@ def test_page_computes_the_same_under_every_switch(scripted: Page, on: tuple[boo
 @pytest.mark.browser
 def test_page_computes_the_same_for_random_numbers(scripted: Page) -> None:
     for seed in range(200):
-        assert_same(scripted, drawn(seed, **{SWITCHES[seed % 5]: True}))
+        assert_same(scripted, drawn(seed, **{SWITCHES[seed % 7]: True}))
 
 
 def test_sat_looks_at_the_noun_and_says_down() -> None:

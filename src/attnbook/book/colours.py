@@ -4,6 +4,8 @@ The first colour of each is for light pages, the second for dark ones. How far a
 be, also for readers who are colour-blind, is in ``tests/book/test_colours.py``.
 """
 
+import re
+
 COLOURS: dict[str, tuple[str, str]] = {
     # The page and what a picture is made of.
     "page": ("#ffffff", "#121212"),
@@ -25,6 +27,28 @@ COLOURS: dict[str, tuple[str, str]] = {
     "gradient": ("#c4123f", "#ff5c77"),
     "changed": ("#ffd84d", "#7d6a1e"),
 }
+
+STREAM, QUERY, KEY, VALUE, WEIGHT, GRADIENT, INK, MUTED, FRAME, LANE = (
+    COLOURS[name][0]
+    for name in (
+        *("stream", "query", "key", "value", "weight", "gradient", "ink", "muted"),
+        *("frame", "lane"),
+    )
+)
+"""For figures that matplotlib draws; on a dark page they are the dark ones."""
+
+
+def as_variables(svg: str) -> str:
+    """A drawing with the page's variables in place of colours for light pages.
+
+    Example:
+        >>> as_variables('<path style="fill: #7424d6"/>')
+        '<path style="fill: var(--query)"/>'
+    """
+    variables: dict[str, str] = {}
+    for name, (light, _) in COLOURS.items():
+        variables.setdefault(light, f"var(--{name})")
+    return re.sub("|".join(variables), lambda match: variables[match[0]], svg)
 
 
 def css() -> str:

@@ -11,6 +11,14 @@
     return powers.map((x) => x / sum);
   };
 
+  const mean = (row) => row.reduce((a, b) => a + b) / row.length;
+  const spread = (row) => Math.sqrt(mean(row.map((x) => (x - mean(row)) ** 2)) + 1e-5);
+  const normed = (m) => m.map((row) => row.map((x) => (x - mean(row)) / spread(row)));
+  // A row turned by as many quarters as words stand before it, (a, c) -> (-c, a), and back.
+  const quarter = ([a, b, c, d], times) => (times ? quarter([-c, b, a, d], times - 1) : [a, b, c, d]);
+  const turned = (row, i) => quarter(row, i);
+  const back = (row, i) => quarter(row, 4 - i);
+
   // The stored numbers as the switches have them.
   const stored = ({ stored: own, identity, same }) => {
     const eye = identity && map(own.W_Q, (_, i, j) => Number(i === j));
@@ -31,8 +39,13 @@
       n[name] = map(computed, (x, i, j) => settings.pinned[`${name},${i},${j}`] ?? x);
       return n[name];
     };
-    keep("X", settings.ids.map((id, i) => n.E[id].map((x, j) => x * by.row + n.P[i][j])));
-    for (const name of "QKV") keep(name, times(n.X, n[`W_${name}`]));
+    const read = (name) => settings.normed ? keep(`N${name}`, normed(n[name])) : n[name];
+    keep("X", settings.ids.map((id) => n.E[id].map((x) => x * by.row)));
+    n.read = read("X");
+    for (const name of "QKV") {
+      const rows = times(n.read, n[`W_${name}`]);
+      keep(name, settings.turned && name !== "V" ? rows.map(turned) : rows);
+    }
     keep("S", map(times(n.Q, transposed(n.K)), (x) => x * by.logit));
     n.softmax = n.S.map((row, i) =>  // as it is before a number is pinned
       settings.edges[i].includes(true) ? softmax(row.map((x, j) => (settings.edges[i][j] ? x : -Infinity)))
@@ -40,10 +53,10 @@
     keep("A", n.softmax);
     keep("D", times(keep("O", times(n.A, n.V)), n.W_O));
     keep("Y", plus(n.X, n.D));
-    n.before = map(times(n.Y, n.W_1), (x) => x + n.b[0][0]);
+    n.before = map(times(read("Y"), n.W_1), (x) => x + n.b[0][0]);
     keep("H", map(n.before, (x) => Math.max(0, x)));
     keep("Z", plus(n.Y, keep("F", times(n.H, n.W_2))));
-    keep("L", times(n.Z, n.U));
+    keep("L", times(read("Z"), n.U));
     n.probabilities = n.L.map(softmax);
     n.losses = n.probabilities.map((row, i) => -Math.log(row[next[i]]));
     n.loss = shares(settings).reduce((sum, share, i) => sum + share * n.losses[i], 0);
@@ -65,12 +78,21 @@
       g[name] = g[name] ? plus(g[name], own) : own;
       return times(gradient, transposed(n[name]));
     };
+    // Back to a row of the stream from the normed copy that is read.
+    const unread = (name, gradient) => {
+      if (!settings.normed) return gradient;
+      return pass(`N${name}`, gradient).map((row, i) => {
+        const x = n[`N${name}`][i], middle = mean(row), along = mean(row.map((g, j) => g * x[j]));
+        return row.map((g, j) => (g - middle - x[j] * along) / spread(n[name][i]));
+      });
+    };
+    const of = (name) => (settings.normed ? `N${name}` : name);
     const dL = pass("L", map(n.probabilities, (p, i, j) => share[i] * (p - (j === next[i]))));
-    const dZ = pass("Z", through(dL, "Z", "U"));
+    const dZ = pass("Z", unread("Z", through(dL, of("Z"), "U")));
     const dH = pass("H", through(pass("F", dZ), "H", "W_2"));
     const dUnit = map(dH, (x, i, j) => (n.before[i][j] > 0 ? x : 0));
     g.b = [[dUnit.flat().reduce((a, b) => a + b)]];
-    const dY = pass("Y", plus(dZ, through(dUnit, "Y", "W_1")));
+    const dY = pass("Y", plus(dZ, unread("Y", through(dUnit, of("Y"), "W_1"))));
     const dO = pass("O", through(pass("D", dY), "O", "W_O"));
     const dA = pass("A", times(dO, transposed(n.V)));
     const dS = pass("S", n.softmax.map((row, i) => {
@@ -79,15 +101,15 @@
     }));
     const scaled = map(dS, (x) => x * by.logit);
     const d = { Q: times(scaled, n.K), K: times(transposed(scaled), n.Q), V: times(transposed(n.A), dO) };
-    let dX = dY;
+    let dRead = zeros(n.X);
     for (const name of "QKV") {
-      const to = settings.same && name === "K" ? "W_Q" : `W_${name}`;
-      dX = plus(dX, through(pass(name, d[name]), "X", to));
+      const to = settings.same && name === "K" ? "W_Q" : `W_${name}`, own = pass(name, d[name]);
+      dRead = plus(dRead, through(settings.turned && name !== "V" ? own.map(back) : own, of("X"), to));
     }
     if (settings.same) g.W_K = g.W_Q;
-    g.P = pass("X", dX);
+    const dX = pass("X", plus(dY, unread("X", dRead)));
     g.E = zeros(n.E);
-    settings.ids.forEach((id, i) => g.P[i].forEach((x, j) => { g.E[id][j] += x * by.row; }));
+    settings.ids.forEach((id, i) => dX[i].forEach((x, j) => { g.E[id][j] += x * by.row; }));
     return g;
   };
 

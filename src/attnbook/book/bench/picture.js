@@ -1,9 +1,9 @@
 // The bench in the page: what hangs on its numbers is drawn again, and every number can be changed.
 (() => {
   const { forward, backward } = window.attnbookBench;
-  const WORDS = ["the", "cat", "sat", "down"], COLUMNS = ["article", "noun", "verb", "noun seen", "down"];
-  const three = [0, 1, 2], TOP = 226, LANE = 133, CELL = 28, ROW = 24;
-  const LOW = { X: 8, Y: 8, Z: 8, Q: 40, S: 40, A: 40, K: 64, V: 94, O: 94, D: 94, H: 94, F: 94 };
+  const WORDS = ["the", "cat", "sat", "down"];
+  const three = [0, 1, 2], TOP = 226, LANE = 111, CELL = 28, ROW = 20;
+  const LOW = { X: 6, Y: 6, Z: 6, Q: 32, S: 32, A: 32, K: 52, V: 80, O: 80, D: 80, H: 80, F: 80 };
   const STORED = ["E", "W_Q", "W_K", "W_V", "W_O", "W_1", "b", "W_2", "U"];
   const COMPUTED = ["X", "Q", "K", "V", "S", "A", "O", "D", "H", "F", "Y", "Z"];
   const KIND = { Q: "query", W_Q: "query", K: "key", W_K: "key", V: "value", W_V: "value", O: "value", S: "weight", A: "weight" };
@@ -39,9 +39,21 @@
         const names = ["cell", KIND[name] ?? "stream", !strength && "zero",
           name === "A" && !back && strength > 0.5 && "inverted", key in settings.pinned && "pinned", back && "gradient",
           formatted(x).length > 3 && "long"];
-        found[key] = { text: formatted(x), tint: round(strength, 2), class: names.filter(Boolean).join(" ") };
+        const text = formatted(x).length > 4 ? round(x, 1).replace("-", "−") : formatted(x);  // as much as has room
+        found[key] = { text, tint: round(strength, 2), class: names.filter(Boolean).join(" ") };
       }));
     }
+    const short = { article: "art.", "noun seen": "seen" }, four = settings.columns.slice(0, 4);
+    for (const [name, columns] of [["X", settings.columns], ["Y", settings.columns], ["Z", settings.columns],
+      ["Q", settings.asks], ["O", four]]) {
+      columns.forEach((text, j) => { found[`over,${name},${j}`] = { text }; });
+    }
+    settings.columns.forEach((text, j) => {
+      found[`beside,W_Q,${j}`] = { text: short[text] ?? text };
+      found[`beside,W_1,${j}`] = { text };
+    });
+    four.forEach((text, j) => { found[`beside,W_O,${j}`] = { text }; });
+    for (const i of three) for (const k of three) found[`norm,${i},${k}`] = { opacity: String(+settings.normed) };
     for (const j of three) {
       const open = settings.edges[lane][j], size = open ? Math.min(1, Math.abs(n.S[lane][j]) / 2) : 0;
       const x = 398 + CELL * j + CELL / 2, y = at("K", j) + ROW / 2, before = j < lane;
@@ -86,9 +98,19 @@
   Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0] });
 
   // ---------- a number's sum, in its own numbers ----------
-  const PRODUCT = { Q: ["X", "W_Q"], K: ["X", "W_K"], V: ["X", "W_V"], O: ["A", "V"], D: ["O", "W_O"], F: ["H", "W_2"] };
+  const PRODUCT = { Q: ["read", "W_Q"], K: ["read", "W_K"], V: ["read", "W_V"], O: ["A", "V"], D: ["O", "W_O"], F: ["H", "W_2"] };
   const LETTER = { O: "mix", D: "mix · W_O", F: "unit · W_2", H: "unit", X: "row", Y: "sum", Z: "sum", S: "logit", A: "weight" };
-  const columnOf = (name, j) => COLUMNS[/^(W_2|F|D|E|X|Y|Z|W_O)$/.test(name) || j < 4 ? j : 0];
+  const columnOf = ({ columns, asks }, name, j) => {
+    if (name === "U") return `“${WORDS[j]}”`;
+    if (/^(W_1|b|H)$/.test(name)) return "unit";
+    const own = (/^(Q|K|W_Q|W_K)$/.test(name) ? asks : columns)[j];
+    return /^\d$/.test(own) ? `column ${own}` : own;
+  };
+  // Where a stored number stands: from what to what.
+  const place = (settings, name, i, j) => {
+    const from = name === "E" ? `“${WORDS[i]}”` : name === "W_2" ? "unit" : columnOf(settings, "X", i);
+    return name === "b" ? "b" : `${name}, ${from} → ${columnOf(settings, name, j)}`;
+  };
   const dot = (left, right) => left.map((x, k) => `${formatted(x)}·${formatted(right[k])}`).join(" + ");
   // A stored matrix that a switch puts another one in place of.
   const replaced = ({ identity, same }, name) => (identity && /^W_[QKV]$/.test(name)) || (same && name === "W_K");
@@ -98,12 +120,12 @@
     const column = (m) => n[m].map((row) => row[j]);
     if (STORED.includes(name)) {
       if (replaced(settings, name)) return [`${name}: ${settings.identity ? "the identity" : "the same numbers as W_Q"}, by the switch.`, []];
-      return [`${name}: a stored number, ${formatted(n[name][i][j])}. Drag it, or press ↑ or ↓.`, []];
+      return [`${place(settings, name, i, j)}: a stored number${equal}. Drag it, or press ↑ or ↓.`, []];
     }
     if (`${name},${i},${j}` in settings.pinned) return [`Set by hand${equal}. Delete gives it back.`, []];
     if (name === "X") {
       const times = settings.rooted ? " × √5" : "";
-      return [`${word(i)} is row ${settings.ids[i]} of E${times}; ${columnOf("X", j)}${equal}`, [`E,${settings.ids[i]},${j}`]];
+      return [`${word(i)} is row ${settings.ids[i]} of E${times}; ${columnOf(settings, "X", j)}${equal}`, [`E,${settings.ids[i]},${j}`]];
     }
     if (name === "S") {
       if (!settings.edges[i][j]) return [`${word(i)} may not look at ${word(j)}. Enter or a press opens it.`, []];
@@ -118,22 +140,26 @@
     }
     if (name === "Y" || name === "Z") {
       const [had, brought] = name === "Y" ? ["X", "D"] : ["Y", "F"];
-      return [`${word(i)}, ${columnOf(name, j)}: it had ${formatted(n[had][i][j])} and gets ${formatted(n[brought][i][j])}${equal}`,
+      return [`${word(i)}, ${columnOf(settings, name, j)}: it had ${formatted(n[had][i][j])} and gets ${formatted(n[brought][i][j])}${equal}`,
         [`${had},${i},${j}`, `${brought},${i},${j}`]];
     }
     if (name === "H") {
-      const b = n.b[0][0];
-      return [`Unit of ${word(i)}: relu(${dot(n.Y[i], column("W_1"))} ${b < 0 ? "−" : "+"} ${formatted(Math.abs(b))})${equal}`,
+      const b = n.b[0][0], read = n.NY ?? n.Y;
+      return [`Unit of ${word(i)}: relu(${dot(read[i], column("W_1"))} ${b < 0 ? "−" : "+"} ${formatted(Math.abs(b))})${equal}`,
         [...n.Y[i].map((_, k) => `Y,${i},${k}`), ...n.W_1.map((_, k) => `W_1,${k},0`), "b,0,0"]];
     }
-    const [left, right] = PRODUCT[name];
-    return [`${LETTER[name] ?? name.toLowerCase()} of ${word(i)}, ${columnOf(name, j)}: ${dot(n[left][i], column(right))}${equal}`,
-      [...n[left][i].map((_, k) => `${left},${i},${k}`), ...n[right].map((_, k) => `${right},${k},${j}`)]];
+    const [left, right] = PRODUCT[name], from = left === "read" ? "X" : left;
+    const lit = [...n[left][i].map((_, k) => `${from},${i},${k}`), ...n[right].map((_, k) => `${right},${k},${j}`)];
+    const whose = `${LETTER[name] ?? name.toLowerCase()} of ${word(i)}, ${columnOf(settings, name, j)}: `;
+    if (settings.turned && i && /^[QK]$/.test(name)) {
+      return [`${whose}row times ${right}, turned by ${["a quarter", "two quarters"][i - 1]} for its place${equal}`, lit];
+    }
+    return [`${whose}${dot(n[left][i], column(right))}${equal}`, lit];
   };
 
   const answer = (settings, n, i, w) => {
     const power = (x) => `e^${formatted(x)}`, row = n.L[i];
-    return `“${WORDS[w]}” after “${WORDS[settings.ids[i]]}”: its logit is ${dot(n.Z[i], n.U.map((u) => u[w]))} = `
+    return `“${WORDS[w]}” after “${WORDS[settings.ids[i]]}”: its logit is ${dot((n.NZ ?? n.Z)[i], n.U.map((u) => u[w]))} = `
       + `${formatted(row[w])}; ${power(row[w])} / (${row.map(power).join(" + ")}) = ${formatted(n.probabilities[i][w])}`;
   };
 
@@ -161,9 +187,15 @@
     const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
 
     const say = (text) => { if (line.textContent !== text) line.textContent = text; };
+    const departs = (name) => {
+      if (name !== "mask" && name !== "cut") {
+        return settings.set === name || (settings[name] !== needs[name] && !(name === "turned" && settings.set));
+      }
+      const ahead = name === "mask";
+      return settings.edges.some((row, i) => row.some((open, j) => open === ahead && j > i === ahead));
+    };
     // At rest: what the last switch does here, and what was measured of models trained so.
     const idle = () => {
-      const departs = (name) => (name === "mask" ? looksAhead() : settings[name] !== needs[name]);
       const nameOf = (item) => item.className.replace("bench-", "");
       const all = [...box.querySelectorAll(".bench-evidence li")].filter((item) => departs(nameOf(item)));
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
@@ -171,14 +203,15 @@
       line.parentNode.hidden = Boolean(changed);
       say(back ? "Red: how much the loss rises where a number rises. It runs from right to left." : resting);
     };
-    const looksAhead = () => settings.edges.some((row, i) => row.some((open, j) => open && j > i));
     const light = (key) => {
       svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));
+      document.querySelectorAll(".is-asked").forEach((part) => part.classList.remove("is-asked"));
       chosen = key;
       box.querySelector(".bench-step").hidden = !key;
       if (!key) { idle(); return; }
       const [name, i, j] = at3(key), [words, from] = sum(settings, n, name, i, j);
       marks.get(key).classList.add("asked");
+      document.querySelectorAll(`.of-${name}`).forEach((part) => part.classList.add("is-asked"));
       from.forEach((part) => marks.get(part)?.classList.add("lit"));
       line.parentNode.hidden = false;
       box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
@@ -211,7 +244,7 @@
         }
       }
       for (const button of box.querySelectorAll("button[name]")) {
-        const on = { back, mask: !looksAhead() }[button.name] ?? settings[button.name];
+        const on = { back, mask: !departs("mask") }[button.name] ?? settings[button.name] ?? settings.set === button.name;
         if (button.ariaPressed !== null) button.setAttribute("aria-pressed", on);
       }
       light(chosen);
@@ -232,7 +265,7 @@
     };
     const restore = (key) => {
       const [name, i, j] = at3(key);
-      if (STORED.includes(name)) settings.stored[name][i][j] = needs.stored[name][i][j];
+      if (STORED.includes(name)) settings.stored[name][i][j] = (needs.sets[settings.set] ?? needs).stored[name][i][j];
       delete settings.pinned[key];
       draw();
     };
@@ -240,6 +273,7 @@
     const turn = (key) => {
       const [, i, j] = at3(key);
       settings.edges[i][j] = !settings.edges[i][j];
+      last = "cut";
       draw();
     };
     const read = (i) => {
@@ -254,9 +288,9 @@
       const [name, i, j] = at3(key), own = STORED.includes(name);
       part.setAttribute("role", "spinbutton");
       part.setAttribute("tabindex", i || j ? -1 : 0);
-      part.setAttribute("aria-label", own ? `${name}, row ${i + 1}, column ${j + 1}`
+      part.setAttribute("aria-label", own ? place(settings, name, i, j)
         : "SA".includes(name) ? `${LETTER[name]}: what word ${i + 1} gives word ${j + 1}`
-          : `${LETTER[name] ?? name} of word ${i + 1}, ${columnOf(name, j)}`);
+          : `${LETTER[name] ?? name} of word ${i + 1}, ${columnOf(settings, name, j)}`);
     }
     let typed = "", stopped;
     svg.addEventListener("keydown", (event) => {
@@ -289,7 +323,20 @@
     let drag;
     const under = (event) => {
       const key = event.target.closest?.("[data-key]")?.dataset.key ?? "";
-      return isCell(key) ? key : key.startsWith("ribbon") ? key.replace("ribbon", "A") : undefined;
+      if (isCell(key)) return key;
+      if (event.pointerType === "touch" && !event.target.closest("[data-word]")) return nearest(event);
+      return key.startsWith("ribbon") ? key.replace("ribbon", "A") : undefined;
+    };
+    // A finger is wider than a cell.
+    const nearest = ({ clientX, clientY }) => {
+      let best, least = 20;
+      for (const [key, part] of marks) {
+        if (!isCell(key)) continue;
+        const { left, right, top, bottom } = part.getBoundingClientRect();
+        const far = Math.hypot(Math.max(left - clientX, 0, clientX - right), Math.max(top - clientY, 0, clientY - bottom));
+        if (far < least) [best, least] = [key, far];
+      }
+      return best;
     };
     svg.addEventListener("pointerover", (event) => {
       if (event.pointerType !== "mouse" || drag || playing) return;
@@ -340,13 +387,19 @@
       if (name === "reset" || name === "play") { settings = copy(); back = false; lane = 2; chosen = undefined; }
       else if (name === "back") back = !back;
       else if (name === "mask") {
-        const ahead = !looksAhead();
+        const ahead = !departs("mask");
         settings.edges = three.map((i) => three.map((j) => ahead || j <= i));
-      } else settings[name] = !settings[name];
+      } else if (name in needs.sets) use(settings.set === name ? undefined : name);
+      else settings[name] = !settings[name];
       chosen = undefined;
       draw();
       if (name === "play") play(0);
     });
+    // Other numbers: the second head's, or those that training found.
+    const use = (set) => {
+      const { stored, columns, asks, turned } = copy();
+      settings = { ...settings, pinned: {}, stored, columns, asks, turned, ...copy().sets[set], set };
+    };
     for (const button of box.querySelectorAll(".bench-step button")) {
       button.addEventListener("click", () => {
         if (fixed(chosen)) turn(chosen);
@@ -375,14 +428,14 @@
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
       [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
     let stage = 0, tags;
-    const print = matchMedia("print");
+    const print = matchMedia("print"), over = matchMedia("(max-width: 1099px)");  // and not beside the text
     const move = () => {
       // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
       const wide = print.matches ? 1340 : Math.min(1340, box.clientWidth / 0.905);
-      const whole = wide === 1340, high = wide > 700, [centre, title] = stages[stage];
+      const whole = wide === 1340, high = wide > 640 && !(over.matches && box.classList.contains("beside")), [centre, title] = stages[stage];
       const x = Math.round(Math.max(0, Math.min(1340 - wide, centre - wide / 2)));
-      const y = high || box.classList.contains("stored") ? 0 : 166;
-      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 645 : 479}`);
+      const y = whole ? 0 : high ? 20 : box.classList.contains("stored") ? 0 : 166;
+      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 413}`);
       box.classList.toggle("narrow", !whole);
       box.querySelector("[value=stored]").hidden = high;
       box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
@@ -400,20 +453,74 @@
       ground.setAttribute("height", ROW);
       ground.setAttribute("rx", 5);
       text.setAttribute("x", 20);
-      text.setAttribute("y", 17);
+      text.setAttribute("y", 15);
       return tag;
     });
+    // Beside a text: the stage that is read about, the names that are spoken of, what one predicts.
+    const follow = () => {
+      const marks = [...document.querySelectorAll("[data-stage-read]")];
+      let read;
+      addEventListener("scroll", () => {
+        const beside = box.getBoundingClientRect(), two = beside.left > innerWidth / 4;
+        const line = two ? innerHeight * 0.45 : beside.bottom + 60;
+        const now = scrollY > 40 ? marks.findLast((mark) => mark.getBoundingClientRect().top < line) : marks[0];
+        if (!now || now === read || playing) return;
+        read = now;
+        go(+now.dataset.stageRead);
+        for (const mark of marks) mark.closest("section").classList.toggle("is-read", mark === now);
+      }, { passive: true });
+      // A line of code that makes a matrix stands for it, as its name in a sentence does.
+      for (const pre of document.querySelectorAll(".bd-article pre")) {
+        pre.innerHTML = pre.innerHTML.split("\n").map((text) => {
+          const name = text.replace(/<[^>]*>/g, "").match(/^(\w+) = /)?.[1];
+          return matrices.includes(name) ? `<span class="of-${name}">${text}</span>` : text;
+        }).join("\n");
+      }
+      const nameOf = (part) => part.closest("[class*='of-']")?.className.match(/\bof-(\w+)/)?.[1];
+      for (const kind of ["pointerover", "pointerout"]) {
+        document.querySelector(".bd-article").addEventListener(kind, ({ target, type }) => {
+          const name = nameOf(target);
+          if (!name) return;
+          svg.querySelectorAll(`[data-matrix="${name}"] .cell`).forEach((part) => {
+            part.classList.toggle("lit", type === "pointerover");
+          });
+        });
+      }
+      for (const ask of document.querySelectorAll(".predict")) {
+        ask.addEventListener("click", ({ target }) => {
+          if (!target.matches(".options button")) return;
+          for (const each of ask.querySelectorAll("button")) each.setAttribute("aria-pressed", each === target);
+          ask.classList.add("told");
+          ask.querySelector("details").open = true;
+          settings = copy();
+          for (const [what, i, j] of JSON.parse(ask.dataset.do)) {
+            if (what === "cut") settings.edges[i][j] = false;
+            else if (what === "word") settings.ids[i] = j;
+            else if (what in needs.sets) use(what);
+            else settings[what] = !settings[what];
+            last = what;
+          }
+          [back, chosen] = [false, undefined];
+          draw();
+          go(7);
+        });
+      }
+    };
     const go = (to) => { stage = Math.max(0, Math.min(stages.length - 1, to)); move(); };
-    box.querySelector(".bench-strip").addEventListener("click", ({ target }) => {
-      if (target.value === "stored") {
-        target.setAttribute("aria-pressed", box.classList.toggle("stored"));
+    for (const button of box.querySelectorAll(".bench-strip button")) {
+      const by = +button.value, toggles = Number.isNaN(by);
+      if (toggles) button.setAttribute("aria-pressed", false);
+      button.addEventListener("click", () => {
+        if (!toggles) { go(stage + by); return; }
+        button.setAttribute("aria-pressed", box.classList.toggle(button.value));
         move();
-      } else if (target.value) go(stage + +target.value);
-    });
+      });
+    }
     new ResizeObserver(move).observe(box);
     print.addEventListener("change", move);
     draw(true);
     move();
+    if (box.classList.contains("beside")) follow();
     box.dataset.live = "";
   };
   const start = () => document.querySelectorAll(".bench:not([data-live])").forEach(enhance);

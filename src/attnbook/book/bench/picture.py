@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from attnbook.book.bench.model import COLUMNS, WORDS, Settings, backward, forward, plain
+from attnbook.book.bench.model import WORDS, Settings, backward, forward, plain
 from attnbook.book.interactive import drawing
 
 Look = dict[str, dict[str, str]]
 """Mark -> attribute -> its value; "text" is what the mark says, "tint" how strong its colour is."""
 
-WIDTH, TOP, LANE, GAP, CELL, ROW = 1340, 226, 126, 7, 28, 24
+WIDTH, TOP, LANE, GAP, CELL, ROW = 1340, 226, 106, 5, 28, 20
 HEIGHT = TOP + 3 * (LANE + GAP) + 20
 KIND = {  # whose colour a matrix has
     **dict.fromkeys(("E", "X", "W_O", "D", "Y", "W_1", "b", "H", "W_2", "F", "Z", "U"), "stream"),
@@ -26,13 +26,13 @@ KIND = {  # whose colour a matrix has
 }
 STORED = {  # name -> its upper left corner
     **{"E": (74, 56), "W_Q": (256, 56), "W_K": (376, 56), "W_V": (496, 56), "W_O": (696, 56)},
-    **{"W_1": (1012, 44), "b": (1012, 160), "W_2": (1064, 56), "U": (1224, 56)},
+    **{"W_1": (1012, 48), "b": (1012, 164), "W_2": (1064, 56), "U": (1224, 58)},
 }
 STORED_ROW = 22
 COMPUTED = {  # name -> x, and y within a lane
-    **{"X": (74, 8), "Q": (256, 40), "K": (256, 64), "V": (256, 94), "S": (398, 40)},
-    **{"A": (504, 40), "O": (696, 94), "D": (842, 94), "Y": (842, 8), "H": (1012, 94)},
-    **{"F": (1064, 94), "Z": (1064, 8)},
+    **{"X": (74, 6), "Q": (256, 32), "K": (256, 52), "V": (256, 80), "S": (398, 32)},
+    **{"A": (504, 32), "O": (696, 80), "D": (842, 80), "Y": (842, 6), "H": (1012, 80)},
+    **{"F": (1064, 80), "Z": (1064, 6)},
 }
 STAGES = (  # title, its x, what is computed, and what is drawn with it
     ("rows", 74, "E X"),
@@ -92,6 +92,7 @@ def look(settings: Settings, *, back: bool = False, lane: int = 2) -> Look:
             for i, row in enumerate(shown[name])
             for j, x in enumerate(row)
         },
+        **labels(settings),
         **roads(settings, numbers, lane),
         **answers(settings, numbers),
     }
@@ -110,7 +111,30 @@ def cell(settings: Settings, name: str, i: int, j: int, x: float, back: bool) ->
         "long": len(formatted(x)) > 3,
     }
     names = ["cell", KIND[name], *(state for state, on in states.items() if on)]
-    return {"text": formatted(x), "tint": rounded(strength, 2), "class": " ".join(names)}
+    text = formatted(x)
+    if len(text) > 4:  # there is no room for more
+        text = rounded(x, 1).replace("-", "−")
+    return {"text": text, "tint": rounded(strength, 2), "class": " ".join(names)}
+
+
+def labels(settings: Settings) -> Look:
+    """What the columns are called, over computed numbers and beside stored ones."""
+    short = {"article": "art.", "noun seen": "seen"}
+    over = {name: settings.columns for name in "XYZ"}
+    over |= {"Q": settings.asks, "O": settings.columns[:4]}
+    found = {
+        f"over,{name},{j}": {"text": column}
+        for name, columns in over.items()
+        for j, column in enumerate(columns)
+    }
+    for j, column in enumerate(settings.columns):
+        found[f"beside,W_Q,{j}"] = {"text": short.get(column, column)}
+        found[f"beside,W_1,{j}"] = {"text": column}
+    for j, column in enumerate(settings.columns[:4]):
+        found[f"beside,W_O,{j}"] = {"text": column}
+    for i, k in product(range(3), range(3)):
+        found[f"norm,{i},{k}"] = {"opacity": str(int(settings.normed))}
+    return found
 
 
 def roads(settings: Settings, numbers: Mapping[str, Any], lane: int) -> Look:
@@ -190,7 +214,7 @@ def svg() -> str:
 
     Example:
         >>> svg()[:49]
-        '<svg class="bench-picture" viewBox="0 0 1340 645"'
+        '<svg class="bench-picture" viewBox="0 0 1340 579"'
     """
     seen, numbers = look(Settings()), forward(Settings())
 
@@ -235,10 +259,10 @@ def svg() -> str:
             else:
                 yield drawn_cell(name, i, j, COMPUTED[name][0] + CELL * j, at(name, i), ROW)
 
-    def heads(x: float, names: Sequence[str]) -> Iterator[str]:
-        for j, name in enumerate(names):
-            place = f"translate({x + CELL * (j + 0.5) + 4} {TOP - 6}) rotate(-52)"
-            yield words(0, 0, name, transform=place)
+    def heads(name: str, n: int) -> Iterator[str]:
+        for j in range(n):
+            place = f"translate({COMPUTED[name][0] + CELL * (j + 0.5) + 4} {TOP - 6}) rotate(-52)"
+            yield mark("text", f"over,{name},{j}", x=0, y=0, class_="small", transform=place)
 
     def lane_of(i: int) -> Iterator[str]:
         top = TOP + i * (LANE + GAP)
@@ -248,24 +272,26 @@ def svg() -> str:
         for name in "XYZ":
             x = COMPUTED[name][0]
             yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
-        yield mark("rect", x=370, y=value - 11, width=226, height=22, class_="belt", data_stage=4)
+        yield mark("rect", x=370, y=value - 9, width=226, height=18, class_="belt", data_stage=4)
         branches = (
-            f"M224 {stream}V{value - 6}q0 6 6 6h4M224 {at('Q', i) + 12}h10M224 {at('K', i) + 12}h10"
+            f"M224 {stream}V{value - 6}q0 6 6 6h4M224 {at('Q', i) + ROW // 2}h10M224 {at('K', i) + ROW // 2}h10"
             f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
             f"M992 {stream}V{value - 8}q0 8 8 8h7m-5 -4l5 4l-5 4M1043 {value}h17m-5 -4l5 4l-5 4"
         )
         yield mark("path", d=branches, class_="branch")
+        for k, x in enumerate((219, 987, 1208)):  # where a part reads the stream
+            yield mark("text", f"norm,{i},{k}", "norm", x=x, y=stream - 6, class_="small")
         for name, kind in (("Q", "query"), ("K", "key"), ("V", "value")):
-            yield letter(240, at(name, i) + 17, name.lower(), kind)
+            yield letter(240, at(name, i) + 15, name.lower(), kind)
         yield (
             f'<g class="chip" data-word="{i}">'
-            f'<rect x="8" y="{top + 6}" width="54" height="{ROW + 4}" rx="6"></rect>'
-            + mark("text", f"word,{i}", x=35, y=top + 25, class_="word")
+            f'<rect x="8" y="{top + 4}" width="54" height="{ROW + 4}" rx="6"></rect>'
+            + mark("text", f"word,{i}", x=35, y=top + 21, class_="word")
             + "</g>"
-            + mark("text", f"id,{i}", x=35, y=top + 52, class_="small middle")
+            + mark("text", f"id,{i}", x=35, y=top + 46, class_="small middle")
         )
         for w, word in enumerate(WORDS):
-            y = top + 24 + 28 * w
+            y = top + 20 + 24 * w
             key = f"{i},{w}"
             yield mark("text", f"next,{key}", word, x=1256, y=y)
             yield mark("rect", f"bar,{key}", x=1262, y=y - 10, height=12, rx=2)
@@ -296,28 +322,18 @@ def svg() -> str:
         for k, (title, x, _) in enumerate(STAGES):
             yield words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
-            aside = name in ("W_1", "b")
-            yield letter(
-                x - (28 if name == "W_1" else 18 if aside else -1),
-                y + (16 if aside else -9),
-                name,
-                KIND[name],
-            )
-        for labels, x in (
-            (WORDS, 68),
-            (("art.", "noun", "verb", "seen", "down"), 252),
-            (COLUMNS[:4], 691),
-        ):
-            for i, label in enumerate(labels):
-                yield words(x, 71 + STORED_ROW * i, label, "small end")
-        for name, names in (
-            ("X", COLUMNS),
-            ("Q", COLUMNS[:4]),
-            ("O", COLUMNS[:4]),
-            ("Y", COLUMNS),
-            ("Z", COLUMNS),
-        ):
-            yield from heads(COMPUTED[name][0], names)
+            left, down = (-18, 16) if name in "bU" else (1, -9)
+            yield letter(x + left, y + down, name, KIND[name])
+        for w, word in enumerate(WORDS):
+            yield words(STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head")
+        for i, word in enumerate(WORDS):
+            yield words(68, 71 + STORED_ROW * i, word, "small end")
+        for name, x, n in (("W_Q", 252, 5), ("W_O", 691, 4), ("W_1", 1007, 5)):
+            for i in range(n):
+                y = STORED[name][1] + 15 + STORED_ROW * i
+                yield mark("text", f"beside,{name},{i}", x=x, y=y, class_="small end")
+        for name, n in (("X", 5), ("Q", 4), ("O", 4), ("Y", 5), ("Z", 5)):
+            yield from heads(name, n)
         for name in "SA":
             for j in range(3):
                 x = COMPUTED[name][0] + CELL * j + CELL // 2
