@@ -291,7 +291,7 @@ def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     claims: dict[str, tuple[str, Claim]] = app.env.attnbook_claims  # type: ignore[attr-defined]
     ledger = app.builder.get_relative_uri(docname, LEDGER)
     cells = [each for each in doctree.findall(nodes.container) if _is(each, "cell_code")]
-    for group in list(_groups(cells)):
+    for group in _groups(cells):
         stated: list[Claim] = []
         code: list[nodes.Node] = []
         for cell in group:
@@ -321,17 +321,25 @@ def _tag(cell: nodes.container) -> str | None:
     return next((tag for tag in tags if tag in FOLDED), None)
 
 
-def _groups(cells: Sequence[nodes.container]) -> Iterator[list[nodes.container]]:
+def _groups(cells: Sequence[nodes.container]) -> list[list[nodes.container]]:
     """Cells with one mark: neighbours up to a figure or to code that is shown, with its claims."""
-    group: list[nodes.container] = []
+    groups: list[list[nodes.container]] = []
     for cell in cells:
-        together = group and group[-1].next_node(descend=False, siblings=True) is cell
-        if group and not (together and (_tag(cell) == "claims" or not any(map(_is_seen, group)))):
-            yield group
-            group = []
-        group.append(cell)
-    if group:
-        yield group
+        before = groups[-1] if groups else []
+        if before and before[-1].next_node(descend=False, siblings=True) is cell:
+            if _tag(cell) == "claims" or not any(map(_is_seen, before)):
+                before.append(cell)
+                continue
+            cell["follows"] = True
+        groups.append([cell])
+    # What shows nothing of its own has no place for a mark: it goes with what stands before it.
+    merged: list[list[nodes.container]] = []
+    for group in groups:
+        if "follows" in group[0] and not any(map(_is_seen, group)):
+            merged[-1] += group
+        else:
+            merged.append(group)
+    return merged
 
 
 def _is_seen(cell: nodes.container) -> bool:

@@ -119,7 +119,9 @@ class Formulas(SphinxTransform):
 
 def join_signs(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Keep brackets and punctuation with their formula: a line may break beside any drawing."""
-    for parent in dict.fromkeys(math.parent for math in doctree.findall(nodes.math)):
+    parents = [math.parent for math in doctree.findall(nodes.math)]
+    parents += [parent.parent for parent in parents if isinstance(parent, nodes.inline)]
+    for parent in dict.fromkeys(parents):
         parts: list[nodes.Node] = []
         for child in parent.children:
             words = (
@@ -137,7 +139,14 @@ def join_signs(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 def _kind(part: nodes.Node) -> str:
     if isinstance(part, nodes.Text):
         return "signs" if part.strip(SPACE) else "space"
-    return "signs" if isinstance(part, nodes.math) else "other"
+    return "signs" if _is_formula(part) else "other"
+
+
+def _is_formula(part: nodes.Node) -> bool:
+    """A formula, or one in the colour of what it names."""
+    if isinstance(part, nodes.inline) and len(part.children) == 1:
+        part = part.children[0]
+    return isinstance(part, nodes.math)
 
 
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:

@@ -12,7 +12,7 @@ import torch
 from playwright.sync_api import Browser, Page, expect
 
 from attnbook.book import bench
-from attnbook.book.bench.model import Settings, backward, forward, plain
+from attnbook.book.bench.model import SETS, Settings, backward, forward, learn, plain
 from attnbook.book.bench.picture import look
 
 SCRIPTS = [Path(bench.__file__).with_name(name) for name in ("model.js", "picture.js")]
@@ -32,11 +32,11 @@ def drawn(seed: int, **switches: bool) -> Settings:
         for name in draw.sample("XQKVSAODYHFZL", 4)
     }
     return Settings(
-        stored,
-        pinned,
-        tuple(draw.randrange(4) for _ in range(3)),
-        draw.randrange(4),
-        tuple(tuple(draw.random() < 0.7 for _ in range(3)) for _ in range(3)),
+        stored=stored,
+        pinned=pinned,
+        ids=tuple(draw.randrange(4) for _ in range(3)),
+        aim=draw.randrange(4),
+        edges=tuple(tuple(draw.random() < 0.7 for _ in range(3)) for _ in range(3)),
         **switches,
     )
 
@@ -73,11 +73,11 @@ def scripted(page: Page) -> Page:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("on", [*product([False, True], repeat=len(SWITCHES))], ids=str)
-def test_page_computes_the_same_under_every_switch(scripted: Page, on: tuple[bool, ...]) -> None:
-    switches = dict(zip(SWITCHES, on, strict=True))
-    assert_same(scripted, replace(Settings(), **switches))
-    assert_same(scripted, drawn(sum(on), **switches))
+def test_page_computes_the_same_under_every_switch(scripted: Page) -> None:
+    for on in product([False, True], repeat=len(SWITCHES)):
+        switches = dict(zip(SWITCHES, on, strict=True))
+        assert_same(scripted, replace(Settings(), **switches))
+        assert_same(scripted, drawn(sum(on), **switches))
 
 
 @pytest.mark.browser
@@ -94,6 +94,25 @@ def test_sat_looks_at_the_noun_and_says_down() -> None:
         Settings(), edges=((True, False, False), (True, True, False), (True, False, True))
     )
     assert torch.tensor(plain(forward(cut))["L"][2]).softmax(0)[3] == pytest.approx(0.25)
+
+
+def test_the_second_head_goes_by_place_and_needs_positions() -> None:
+    for ids in ((0, 1, 2), (2, 0, 1), (1, 1, 0)):
+        head = replace(Settings(ids=ids), **SETS["place"])
+        weights = plain(forward(head))["A"]
+        assert [round(weights[1][0], 2), round(weights[2][1], 2)] == [0.95, 0.91]
+        blind = plain(forward(replace(head, turned=False)))["A"]
+        assert blind[2] == pytest.approx([1 / 3] * 3)
+
+
+def test_trained_numbers_are_those_that_training_finds() -> None:
+    for name, rows in learn(3).items():
+        torch.testing.assert_close(
+            torch.tensor(SETS["trained"]["stored"][name], dtype=torch.float64),
+            torch.tensor(rows, dtype=torch.float64),
+            rtol=0,
+            atol=0.006,
+        )
 
 
 def test_gradient_is_that_of_finite_differences() -> None:
@@ -130,8 +149,10 @@ def same_look(page: Page, settings: Settings, *, back: bool, lane: int) -> None:
 def test_page_draws_the_same(scripted: Page, back: bool) -> None:
     for lane in range(3):
         same_look(scripted, Settings(), back=back, lane=lane)
+    for other in SETS.values():
+        same_look(scripted, replace(Settings(), **other), back=back, lane=2)
     for seed in range(40):
-        same_look(scripted, drawn(seed, scaled=seed % 2 == 0), back=back, lane=seed % 3)
+        same_look(scripted, drawn(seed, scaled=seed % 2 == 0, normed=seed % 3 == 0), back=back, lane=seed % 3)
 
 
 @pytest.fixture
@@ -206,7 +227,8 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
 def test_every_switch_ends_in_a_claim(box: Any) -> None:
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
-    for name in ("scaled", "mask", "identity", "same", "rooted"):
+    switches = ("scaled", "mask", "identity", "same", "rooted", "normed", "place", "turned", "trained")
+    for name in switches:
         box.page.locator(f'.bench button[name="{name}"]').click()
         item = box.locator(f".bench-{name}")
         expect(item).to_be_visible()
@@ -255,7 +277,7 @@ def test_a_narrow_page_shows_one_stage(box: Any) -> None:
     expect(box.locator("output")).to_have_text("2. Q, K, V")
     expect(box.locator(".tag").first).to_be_visible()
     box.page.emulate_media(media="print")
-    expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 645")
+    expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 579")
 
 
 @pytest.mark.browser
@@ -277,4 +299,67 @@ def test_without_scripts_the_default_state_is_there(browser: Browser, site: str)
     page.goto(site + "intro.html")
     expect(page.locator('[data-key="share,2,3"]')).to_have_text("89 %")
     expect(page.locator(".bench-controls")).to_be_hidden()
+    context.close()
+
+
+# Beside a text
+
+
+@pytest.fixture
+def chapter(page: Page, site: str) -> Page:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(site + "chapters/00_attention.html")
+    expect(page.locator(".bench")).to_have_attribute("data-live", "")
+    return page
+
+
+@pytest.mark.browser
+def test_the_stage_follows_what_is_read(chapter: Page) -> None:
+    stage = chapter.locator(".bench output")
+    expect(stage).to_have_text("1. rows")
+    for title, heading in (
+        ("4. weights", "From logits to weights"),
+        ("7. feed-forward", "A unit that says"),
+        ("2. Q, K, V", "One row makes three"),
+    ):
+        chapter.get_by_role("heading", name=heading).evaluate(
+            "part => scrollTo(0, part.getBoundingClientRect().top + scrollY - 200)"
+        )
+        expect(stage).to_have_text(title)
+        expect(chapter.locator(".is-read > h2")).to_contain_text(heading)
+        assert chapter.locator(".bench-picture").bounding_box()["y"] > 0
+
+
+@pytest.mark.browser
+def test_every_prediction_is_answered_by_the_bench(chapter: Page) -> None:
+    answer = chapter.locator('.bench [data-key="share,2,3"]')
+    for question in chapter.locator(".predict").all():
+        expect(question.locator("details p").first).to_be_hidden()
+        correct = question.locator("[data-correct]")
+        correct.click()
+        expect(answer).to_have_text(correct.inner_text())
+        expect(question.locator("details p").first).to_be_visible()
+        assert question.locator("[data-correct]").count() == 1
+
+
+@pytest.mark.browser
+def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter: Page) -> None:
+    chapter.locator('.bench [data-key="V,2,2"]').hover()
+    assert "V = X @ W_V" in chapter.locator("pre .is-asked").all_inner_texts()
+    assert "value" in chapter.locator("p .is-asked").all_inner_texts()
+    chapter.locator("p .of-Q").first.hover()
+    assert chapter.locator('.bench [data-matrix="Q"] .lit').count() == 12
+
+
+@pytest.mark.browser
+def test_a_tap_takes_the_nearest_cell(browser: Browser, site: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    page = context.new_page()
+    page.goto(site + "intro.html")
+    page.locator(".bench[data-live]").wait_for()
+    place = page.locator('[data-key="X,1,0"]').bounding_box()
+    page.touchscreen.tap(place["x"] + 8, place["y"] + place["height"] + 6)  # below it
+    expect(page.locator(".bench-line")).to_contain_text("“cat” is row 1 of E; article = 0")
+    page.get_by_role("button", name="larger").tap()
+    expect(page.locator('[data-key="X,1,0"] .digits')).to_have_text(".5")
     context.close()

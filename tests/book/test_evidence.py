@@ -16,7 +16,7 @@ from attnbook.book.cells import required_tag, studies_behind, tag_of
 from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
-SHOWN = "details:is(.claim, .claims-run, .fold)"
+SHOWN = "details:is(.evidence, .claim, .fold)"
 CLAIMS = {path.stem: claims_of(nbformat.read(path, 4)) for path in CHAPTERS}
 
 
@@ -40,12 +40,30 @@ def test_each_claim_is_a_line_that_opens_a_card(name):
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_in_a_row_fold_to_their_number(name):
-    for run in parsed(name).select("details.claims-run"):
-        claims = run.select("details.claim")
-        assert len(claims) > 1
-        assert run.summary.get_text(" ", strip=True).startswith(f"✓ {len(claims)} claims hold")
-        assert not any(each.has_attr("open") for each in [run, *claims])
+def test_claims_and_tagged_code_stand_behind_one_mark(name):
+    page = parsed(name)
+    for mark in page.select("details.evidence"):
+        claims = mark.select("details.claim")
+        says = mark.summary.get_text(" ", strip=True)
+        if len(claims) > 1:
+            assert says.startswith(f"✓ Holds: {len(claims)} claims")
+            assert not any(each.has_attr("open") for each in claims)
+        elif claims:
+            assert says.startswith("✓ Holds: ")
+            assert claims[0].has_attr("open")
+        else:
+            assert says == "‹› Code"
+        assert not mark.has_attr("open")
+    for each in page.select("details.claim, details.fold"):
+        assert each.find_parent("details", class_="evidence")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_paragraph_or_figure_has_one_mark(name):
+    for mark in parsed(name).select(".beside"):
+        before = mark.find_previous_sibling()
+        assert before is not None
+        assert "beside" not in before.get("class", [])
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -54,9 +72,11 @@ def test_code_of_tagged_cells_is_folded(path):
     blocks = [
         part for part in parsed(path.stem).select(".cell_input") if part.find_parent("section")
     ]
-    assert [bool(tag_of(cell)) for cell in cells] == [
-        part.find_parent("details", class_="fold") is not None for part in blocks
+    shown = [
+        (part.get_text().strip(), part.find_parent("details", class_="fold") is not None)
+        for part in blocks
     ]
+    assert sorted(shown) == sorted((cell.source.strip(), bool(tag_of(cell))) for cell in cells)
 
 
 def cell(source: str, *images: str) -> nbformat.NotebookNode:
@@ -150,8 +170,8 @@ def test_first_tap_opens_the_card(browser):
 @pytest.mark.browser
 def test_switch_opens_all_and_is_remembered(page):
     page.goto(CHAPTER.as_uri())
-    assert page.locator(f"{SHOWN}[open]").count() == 0
-    page.locator(".evidence-switch button").press("Enter")
+    assert page.locator("details.evidence[open]").count() == 0
+    page.locator(".evidence-switch").press("Enter")
     assert page.locator(f"{SHOWN}:not([open])").count() == 0
     page.goto(HTML.joinpath("chapters", "03_queries_keys_values.html").as_uri())
     expect(page.locator(f"{SHOWN}:not([open])")).to_have_count(0)
@@ -162,11 +182,22 @@ def test_lines_open_without_a_script(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(CHAPTER.as_uri())
-    page.locator("details.claims-run > summary").first.press("Enter")
-    claim = page.locator("details.claims-run details.claim").first
+    mark = page.locator("details.evidence:has(details.claim:not([open]))").first
+    mark.locator("> summary").press("Enter")
+    claim = mark.locator("details.claim").first
     claim.locator("summary").press("Enter")
     assert claim.locator(".claim-card").is_visible()
     context.close()
+
+
+@pytest.mark.browser
+def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
+    page.goto(CHAPTER.as_uri())
+    wide = page.viewport_size["width"] > 400
+    for mark in page.locator("details.evidence > summary:visible").all():
+        box, text = mark.bounding_box(), mark.locator("xpath=ancestor::section[1]").bounding_box()
+        assert box["x"] + box["width"] <= page.viewport_size["width"]
+        assert (box["x"] >= text["x"] + text["width"] - 1) == wide
 
 
 @pytest.mark.browser
@@ -183,7 +214,7 @@ def test_open_pages_are_accessible_and_fit(browser, theme, width):
     context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
     page = context.new_page()
     page.goto(CHAPTER.as_uri())
-    page.locator(".evidence-switch button").click()
+    page.locator(".evidence-switch").click()
     results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
     assert [
         (rule["id"], rule["nodes"][0]["target"]) for rule in results.response["violations"]

@@ -221,7 +221,7 @@ PRINTED = """() => {
   for (const part of article.querySelectorAll("p, pre, pre span, h1, h2, h3, td")) {
     const folded = "details:not([open]), section:has(> section > details.more)";
     if (!part.checkVisibility({contentVisibilityAuto: true})) {
-      if (!part.closest(`[aria-hidden=true], .visually-hidden, .evidence-switch, nav, ${folded}`))
+      if (!part.closest(`[aria-hidden=true], .visually-hidden, nav, ${folded}`))
         wrong.push(`hidden: ${part.textContent.slice(0, 60)}`);
     } else if (light(getComputedStyle(part).color) && part.textContent.trim()) {
       wrong.push(`pale: ${part.textContent.slice(0, 60)}`);
@@ -230,7 +230,7 @@ PRINTED = """() => {
     }
   }
   const buttons =
-    ".bd-sidebar, .bd-header-article, .copybtn, .evidence-switch, details:not([open])";
+    ".bd-sidebar, .bd-header-article, .copybtn, details:not([open])";
   for (const part of document.querySelectorAll(buttons))
     if (part.checkVisibility()) wrong.push(`shown: ${part.className}`);
   return wrong;

@@ -1,20 +1,19 @@
 BREAKS = [
-    # the table on its side
-    ("one-lookup", "X = one_hot @ E  ", "X = one_hot @ E.T  "),
-    # no division by the root of d_head
-    ("one-weights", "Q @ K.T / math.sqrt(2)  ", "Q @ K.T  "),
-    # the heads in the other order
-    ("one-heads", "both = torch.cat([O1, O2]", "both = torch.cat([O2, O1]"),
-    # the network reads the stream itself
-    ("one-block", "inner = norm(stream) @", "inner = stream @"),
-    # so does the output layer
-    ("one-loss", "norm(out) @ W_out", "out @ W_out"),
-    # the optimizer gets the blocks alone
-    ("one-step", "    model.parameters(), lr", "    model.blocks.parameters(), lr"),
-    # a model that has not learned
+    # another word's row
+    ("one-lookup", "X = E[ids]  ", "X = E[ids + 1]  "),
+    # no division by the root of d_k
+    ("one-weights", "Q @ K.T / math.sqrt(4)  ", "Q @ K.T  "),
+    # the network reads the stream before attention
+    ("one-answer", "H = (Y @ W_1", "H = (X @ W_1"),
+    # the row is replaced and not added to
+    ("one-model", "Y = X + D", "Y = D"),
+    # the second head without positions
+    ("one-order-place", '"turned": True', '"turned": False'),
+    # the optimizer does not get the table
+    ("one-step", "Adam(stored, lr", "Adam(stored[1:], lr"),
+    # models that have not learned
+    ("one-tiny-learned", "learn(seed)", "learn(seed, steps=1)"),
     ("one-agrees", "steps=250", "steps=1"),
     # another edge is cut
     ("one-cut", "edges[row, 0, at, nouns[:, 0]]", "edges[row, 0, at, nouns[:, 1]]"),
-    # with positions the order counts
-    ("one-order", 'position="none"', 'position="sinusoidal"'),
 ]  # fmt: skip

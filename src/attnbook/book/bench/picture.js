@@ -437,6 +437,7 @@
       const y = whole ? 0 : high ? 20 : box.classList.contains("stored") ? 0 : 166;
       svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 413}`);
       box.classList.toggle("narrow", !whole);
+      box.classList.toggle("low", y === 166);
       box.querySelector("[value=stored]").hidden = high;
       box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
       tags.forEach((tag, i) => {

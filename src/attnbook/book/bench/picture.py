@@ -236,7 +236,7 @@ def svg() -> str:
     def letter(x: float, y: float, name: str, kind: str) -> str:
         base, _, index = name.partition("_")
         below = f'<tspan dy="4" font-size="12">{index}</tspan>' if index else ""
-        return mark("text", inside=base + below, x=x, y=y, class_=f"letter {kind}")
+        return mark("text", inside=base + below, x=x, y=y, class_=f"letter {kind} {name}")
 
     def drawn_cell(name: str, i: int, j: int, x: int, y: int, height: int) -> str:
         key = f"{name},{i},{j}"
