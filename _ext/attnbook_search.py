@@ -80,7 +80,7 @@ SYNONYMS: list[list[str]] = [
     ["longer", "extrapolate", "length generalization"],
     ["saturate", "saturation"],
     [
-        "attention on one page",
+        "what does attention do",
         "what is attention",
         "what is self attention",
         "how does attention work",

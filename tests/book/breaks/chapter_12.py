@@ -17,8 +17,6 @@ BREAKS = [
         'gallery["attention over the batch", number]',
         'gallery["attention over the batch", "held out"]',
     ),
-    # nobody says how a cache is used
-    ("bug-named", '"position": "rotary", "cache": step,', '"position": "rotary",'),
     # not long enough
     ("bug-overfit-correct", "steps=120", "steps=5"),
 ]
