@@ -219,6 +219,7 @@
       say(!back ? words : `Where this number, ${formatted(n[name][i][j])}, rises a little, the loss `
         + `${slope < 0 ? "falls" : "rises"} ${formatted(Math.abs(slope))} times as much.`);
     };
+    const put = (part, name, value) => part.getAttribute(name) !== value && part.setAttribute(name, value);
     const draw = (first) => {
       const was = found;
       [found, n, shown] = look(settings, back, lane);
@@ -226,8 +227,8 @@
         const part = marks.get(key);
         if (isCell(key)) {
           const [, fill, text] = part.children, [name, i, j] = at3(key);
-          part.setAttribute("class", says.class);
-          fill.setAttribute("fill-opacity", says.tint);
+          put(part, "class", says.class);
+          put(fill, "fill-opacity", says.tint);
           if (text.textContent !== says.text || first) {
             text.textContent = says.text;
             part.setAttribute("aria-valuenow", +shown[name][i][j].toFixed(3));
@@ -238,8 +239,10 @@
           }
         } else {
           for (const [attribute, value] of Object.entries(says)) {
-            if (attribute === "text") part.textContent = value;
-            else if (part.getAttribute(attribute) !== value) part.setAttribute(attribute, value);
+            if (attribute === "text") {
+              if (part.textContent !== value) part.textContent = value;
+            }
+            else put(part, attribute, value);
           }
         }
       }
@@ -283,15 +286,14 @@
     };
 
     // Cells: with the keyboard,
-    for (const [key, part] of marks) {
-      if (!isCell(key)) continue;
+    const describe = () => [...marks].filter(([key]) => isCell(key)).forEach(([key, part]) => {
       const [name, i, j] = at3(key), own = STORED.includes(name);
       part.setAttribute("role", "spinbutton");
       part.setAttribute("tabindex", i || j ? -1 : 0);
       part.setAttribute("aria-label", own ? place(settings, name, i, j)
         : "SA".includes(name) ? `${LETTER[name]}: what word ${i + 1} gives word ${j + 1}`
           : `${LETTER[name] ?? name} of word ${i + 1}, ${columnOf(settings, name, j)}`);
-    }
+    });
     let typed = "", stopped;
     svg.addEventListener("keydown", (event) => {
       const part = event.target.closest("[data-key], [data-word]"), key = part?.dataset.key;
@@ -519,10 +521,14 @@
     }
     new ResizeObserver(move).observe(box);
     print.addEventListener("change", move);
-    draw(true);
-    move();
-    if (box.classList.contains("beside")) follow();
-    box.dataset.live = "";
+    // In pieces, so that a slow phone can scroll between them.
+    const pieces = [move, () => draw(true), describe, () => box.classList.contains("beside") && follow(),
+      () => { box.dataset.live = ""; }];
+    const next = () => {
+      pieces.shift()();
+      if (pieces.length) setTimeout(next);
+    };
+    next();
   };
   const start = () => document.querySelectorAll(".bench:not([data-live])").forEach(enhance);
   if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
