@@ -406,7 +406,7 @@ def evidence(claims: Sequence[Claim], ledger: str, code: Sequence[nodes.Node]) -
         f'<details class="evidence"><summary title="{says}">'
         f'<span class="{"claim-mark" if claims else "code-mark"}" aria-hidden="true">{mark}</span>'
         f'<span class="visually-hidden">{"Holds: " * (held and bool(claims))}{says}</span>'
-        f'</summary>{f"<ul>{lines}</ul>" * bool(claims)}'
+        f"</summary>{f'<ul>{lines}</ul>' * bool(claims)}"
     )
     return nodes.container("", _raw(start), *code, _raw("</details>"), classes=["beside"])
 

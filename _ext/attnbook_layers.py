@@ -30,10 +30,11 @@ def leave_out_of_contents(
 ) -> None:
     """The list beside a page names the second layer, and not what is in it."""
     contents = BeautifulSoup(context.get("toc") or "", "html.parser")
-    if layer := contents.find("a", string=TITLE):
-        for inner in layer.find_parent("li").find_all("ul"):
-            inner.decompose()
-        context["toc"] = str(contents)
+    for layer in contents.select("li"):
+        if layer.a and layer.a.get_text() == TITLE:
+            for inner in layer.select("ul"):
+                inner.decompose()
+            context["toc"] = str(contents)
 
 
 def length(section: nodes.section) -> str:

@@ -152,7 +152,8 @@ def test_page_draws_the_same(scripted: Page, back: bool) -> None:
     for other in SETS.values():
         same_look(scripted, replace(Settings(), **other), back=back, lane=2)
     for seed in range(40):
-        same_look(scripted, drawn(seed, scaled=seed % 2 == 0, normed=seed % 3 == 0), back=back, lane=seed % 3)
+        settings = drawn(seed, scaled=seed % 2 == 0, normed=seed % 3 == 0)
+        same_look(scripted, settings, back=back, lane=seed % 3)
 
 
 @pytest.fixture
@@ -227,8 +228,7 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
 def test_every_switch_ends_in_a_claim(box: Any) -> None:
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
-    switches = ("scaled", "mask", "identity", "same", "rooted", "normed", "place", "turned", "trained")
-    for name in switches:
+    for name in ("scaled", "mask", "identity", "same", "rooted", *SETS, "turned", "normed"):
         box.page.locator(f'.bench button[name="{name}"]').click()
         item = box.locator(f".bench-{name}")
         expect(item).to_be_visible()

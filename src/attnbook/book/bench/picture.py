@@ -120,7 +120,7 @@ def cell(settings: Settings, name: str, i: int, j: int, x: float, back: bool) ->
 def labels(settings: Settings) -> Look:
     """What the columns are called, over computed numbers and beside stored ones."""
     short = {"article": "art.", "noun seen": "seen"}
-    over = {name: settings.columns for name in "XYZ"}
+    over = dict.fromkeys("XYZ", settings.columns)
     over |= {"Q": settings.asks, "O": settings.columns[:4]}
     found = {
         f"over,{name},{j}": {"text": column}
@@ -274,7 +274,8 @@ def svg() -> str:
             yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
         yield mark("rect", x=370, y=value - 9, width=226, height=18, class_="belt", data_stage=4)
         branches = (
-            f"M224 {stream}V{value - 6}q0 6 6 6h4M224 {at('Q', i) + ROW // 2}h10M224 {at('K', i) + ROW // 2}h10"
+            f"M224 {stream}V{value - 6}q0 6 6 6h4"
+            f"M224 {at('Q', i) + ROW // 2}h10M224 {at('K', i) + ROW // 2}h10"
             f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
             f"M992 {stream}V{value - 8}q0 8 8 8h7m-5 -4l5 4l-5 4M1043 {value}h17m-5 -4l5 4l-5 4"
         )
