@@ -43,6 +43,12 @@
         found[key] = { text, tint: round(strength, 2), class: names.filter(Boolean).join(" ") };
       }));
     }
+    // Where a gradient comes back, a road is red.
+    const red = (names, i, j) => {
+      if (!back) return "";
+      const passed = [...names].flatMap((name) => (j === undefined ? shown[name][i] : [shown[name][i][j]]));
+      return passed.some((x) => Math.abs(x) >= 0.005) ? " red" : "";
+    };
     const short = { article: "art.", "noun seen": "seen" }, four = settings.columns.slice(0, 4);
     for (const [name, columns] of [["X", settings.columns], ["Y", settings.columns], ["Z", settings.columns],
       ["Q", settings.asks], ["O", four]]) {
@@ -60,9 +66,10 @@
       found[`meet,${j}`] = {
         d: `M370 ${y}H${x - 6}Q${x} ${y} ${x} ${y + (before ? 6 : -6)}V${at("S", lane) + (before ? -1 : ROW + 1)}`,
         opacity: open ? round(0.3 + 0.7 * size, 2) : "0",
+        class: `meet key${red("S", lane, j)}`,
       };
     }
-    found.ask = { d: `M370 ${at("Q", lane) + ROW / 2}H396` };
+    found.ask = { d: `M370 ${at("Q", lane) + ROW / 2}H396`, class: `meet query${red("Q", lane)}` };
     for (const i of three) {
       let down = at("O", i) + 1;
       for (const j of three) {
@@ -71,12 +78,16 @@
         down += wide;
         found[`ribbon,${i},${j}`] = {
           d: `M596 ${y1}C646 ${y1} 646 ${y2} 694 ${y2}`,
-          "stroke-width": round(wide, 2), class: `ribbon${i === lane ? " chosen" : ""}`,
+          "stroke-width": round(wide, 2), class: `ribbon${i === lane ? " chosen" : ""}${red("A", i, j)}`,
         };
       }
       for (const name of "DF") {
-        n[name][i].forEach((x, k) => { found[`write,${name},${i},${k}`] = { opacity: String(+(Math.abs(x) >= 0.005)) }; });
+        n[name][i].forEach((x, k) => {
+          found[`write,${name},${i},${k}`] = { opacity: String(+(Math.abs(x) >= 0.005)), class: `write${red(name, i, k)}` };
+        });
       }
+      found[`flow,${i}`] = { class: `stream-line${red("XYZ", i)}` };
+      found[`branch,${i}`] = { class: `branch${red("QKVDHF", i)}` };
       found[`lane,${i}`] = { class: `lane${i === lane ? " chosen" : ""}` };
       const word = WORDS[settings.ids[i]];
       found[`word,${i}`] = { text: word };

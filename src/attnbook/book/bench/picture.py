@@ -93,7 +93,7 @@ def look(settings: Settings, *, back: bool = False, lane: int = 2) -> Look:
             for j, x in enumerate(row)
         },
         **labels(settings),
-        **roads(settings, numbers, lane),
+        **roads(settings, numbers, shown if back else None, lane),
         **answers(settings, numbers),
     }
 
@@ -137,9 +137,25 @@ def labels(settings: Settings) -> Look:
     return found
 
 
-def roads(settings: Settings, numbers: Mapping[str, Any], lane: int) -> Look:
-    """Lines as wide or as clear as what they carry: keys to logits, values to mixes, writing."""
-    found: Look = {}
+def roads(
+    settings: Settings, numbers: Mapping[str, Any], gradients: Mapping[str, Any] | None, lane: int
+) -> Look:
+    """Lines as wide or as clear as what they carry, and red where a gradient comes back."""
+
+    def red(names: str, i: int, j: int | None = None) -> str:
+        """Does a gradient pass one of these rows, or one number of them?"""
+        if gradients is None:
+            return ""
+        passed = [
+            x
+            for name in names
+            for x in (gradients[name][i] if j is None else [gradients[name][i][j]])
+        ]
+        return " red" * any(abs(x) >= 0.005 for x in passed)
+
+    found: Look = {
+        "ask": {"d": f"M370 {at('Q', lane) + ROW // 2}H396", "class": f"meet query{red('Q', lane)}"}
+    }
     for j in range(3):
         size = min(1.0, abs(numbers["S"][lane][j]) / 2) if settings.edges[lane][j] else 0.0
         x, y = 398 + CELL * j + CELL // 2, at("K", j) + ROW // 2
@@ -147,8 +163,8 @@ def roads(settings: Settings, numbers: Mapping[str, Any], lane: int) -> Look:
         found[f"meet,{j}"] = {
             "d": f"M370 {y}H{x - 6}Q{x} {y} {x} {y + (6 if j < lane else -6)}V{end}",
             "opacity": rounded(0.3 + 0.7 * size, 2) if settings.edges[lane][j] else "0",
+            "class": f"meet key{red('S', lane, j)}",
         }
-    found["ask"] = {"d": f"M370 {at('Q', lane) + ROW // 2}H396"}
     for i in range(3):
         down = at("O", i) + 1.0
         for j in range(3):
@@ -159,12 +175,17 @@ def roads(settings: Settings, numbers: Mapping[str, Any], lane: int) -> Look:
             found[f"ribbon,{i},{j}"] = {
                 "d": f"M596 {y1}C646 {y1} 646 {y2} 694 {y2}",
                 "stroke-width": rounded(wide, 2),
-                "class": f"ribbon{' chosen' * (i == lane)}",
+                "class": f"ribbon{' chosen' * (i == lane)}{red('A', i, j)}",
             }
         for name in "DF":
             row = numbers[name][i]
             for k, x in enumerate(row):
-                found[f"write,{name},{i},{k}"] = {"opacity": str(int(abs(x) >= 0.005))}
+                found[f"write,{name},{i},{k}"] = {
+                    "opacity": str(int(abs(x) >= 0.005)),
+                    "class": f"write{red(name, i, k)}",
+                }
+        found[f"flow,{i}"] = {"class": f"stream-line{red('XYZ', i)}"}
+        found[f"branch,{i}"] = {"class": f"branch{red('QKVDHF', i)}"}
         found[f"lane,{i}"] = {"class": f"lane{' chosen' * (i == lane)}"}
     return found
 
@@ -268,7 +289,7 @@ def svg() -> str:
         top = TOP + i * (LANE + GAP)
         stream, value, logit = (at(name, i) + ROW // 2 for name in ("X", "V", "S"))
         yield mark("rect", f"lane,{i}", x=2, y=top, width=WIDTH - 4, height=LANE, rx=10)
-        yield mark("path", d=f"M62 {stream}H1204", class_="stream-line")
+        yield mark("path", f"flow,{i}", d=f"M62 {stream}H1204")
         for name in "XYZ":
             x = COMPUTED[name][0]
             yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
@@ -279,7 +300,7 @@ def svg() -> str:
             f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
             f"M992 {stream}V{value - 8}q0 8 8 8h7m-5 -4l5 4l-5 4M1043 {value}h17m-5 -4l5 4l-5 4"
         )
-        yield mark("path", d=branches, class_="branch")
+        yield mark("path", f"branch,{i}", d=branches)
         for k, x in enumerate((219, 987, 1208)):  # where a part reads the stream
             yield mark("text", f"norm,{i},{k}", "norm", x=x, y=stream - 6, class_="small")
         for name, kind in (("Q", "query"), ("K", "key"), ("V", "value")):
@@ -303,7 +324,7 @@ def svg() -> str:
             for k in range(5):
                 x = COMPUTED[name][0] + CELL * k + CELL // 2
                 path = f"M{x} {at(name, i) - 1}V{at('Y', i) + ROW + 2}m-4 5l4 -5l4 5"
-                yield mark("path", f"write,{name},{i},{k}", d=path, class_="write")
+                yield mark("path", f"write,{name},{i},{k}", d=path)
 
     def parts() -> Iterator[str]:
         yield (
@@ -314,8 +335,8 @@ def svg() -> str:
         for i in range(3):
             yield from lane_of(i)
         for j in range(3):
-            yield mark("path", f"meet,{j}", class_="meet key")
-        yield mark("path", "ask", class_="meet query")
+            yield mark("path", f"meet,{j}")
+        yield mark("path", "ask")
         for i in range(3):
             for j in range(3):
                 yield mark("path", f"ribbon,{i},{j}")
