@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,13 +70,14 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
 class Bench(SphinxDirective):
     """The picture, its line, what was measured for each switch, and the switches.
 
-    Beside a text it shows the stage that is read about.
+    Beside a text it shows the stage that is read about; ``:switches:`` names those that it needs.
     """
 
-    option_spec: ClassVar = {"beside": directives.flag}
+    option_spec: ClassVar = {"beside": directives.flag, "switches": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         """Draw it; the script takes the settings from the element."""
+        names = self.options.get("switches", " ".join(SWITCHES)).split()
         items = []
         for switch, (words, label) in EVIDENCE.items():
             link = nodes.reference(
@@ -84,9 +86,9 @@ class Bench(SphinxDirective):
             line = nodes.paragraph("", "", nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
-        parts = [picture(), evidence, nodes.raw("", controls(), format="html")]
+        parts = [picture(), evidence, nodes.raw("", controls(names), format="html")]
         self.env.metadata[self.env.docname]["bench"] = True
-        classes = ["bench", *self.options]
+        classes = ["bench", *(["beside"] if "beside" in self.options else [])]
         return [nodes.container("", *parts, classes=classes)]
 
 
@@ -147,7 +149,7 @@ def picture() -> nodes.Node:
     return nodes.raw(
         "",
         '<div class="bench-strip"><button type="button" value="-1" aria-label="Stage before">‹'
-        '</button><output></output><button type="button" value="1" aria-label="Next stage">›'
+        '</button><output></output><span class="bench-answer"></span><button type="button" value="1" aria-label="Next stage">›'
         '</button><button type="button" value="stored" aria-label="Stored numbers">W</button>'
         '<button type="button" value="switches">switches</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
@@ -159,14 +161,14 @@ def picture() -> nodes.Node:
     )
 
 
-def controls() -> str:
-    """The switches, and the settings for the script."""
+def controls(names: Sequence[str]) -> str:
+    """The switches of these names, and the settings for the script."""
     settings = {**vars(Settings()), "pinned": {}, "sets": SETS}
     on = {"scaled", "mask"}
     buttons = "".join(
         f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
-        f"{words}</button>"
-        for name, words in SWITCHES.items()
+        f"{SWITCHES[name]}</button>"
+        for name in names
     )
     packed = json.dumps(settings, separators=(",", ":"))
     return (

@@ -10,7 +10,7 @@ BREAKS = [
     # the second head without positions
     ("one-order-place", '"turned": True', '"turned": False'),
     # the optimizer does not get the table
-    ("one-step", "Adam(stored, lr", "Adam(stored[1:], lr"),
+    ("one-step", "Adam(stored.values(), lr", "Adam([*stored.values()][1:], lr"),
     # models that have not learned
     ("one-tiny-learned", "learn(seed)", "learn(seed, steps=1)"),
     ("one-agrees", "steps=250", "steps=1"),

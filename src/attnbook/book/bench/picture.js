@@ -175,6 +175,8 @@
   };
 
   // ---------- the element ----------
+  // The stage where a switch acts.
+  const WHERE = { scaled: 2, mask: 2, identity: 1, same: 1, rooted: 0, normed: 1, place: 1, turned: 1, trained: 0, every: 7 };
   const SENTENCES = [
     "Each word picks its row of the table E. The columns say what the word is.",
     "Each row makes three: a query, what the word looks for; a key, what it is found by; a value, what it hands over.",
@@ -212,7 +214,8 @@
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
       box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = item !== changed; });
       line.parentNode.hidden = Boolean(changed);
-      say(back ? "Red: how much the loss rises where a number rises. It runs from right to left." : resting);
+      say(back ? "Red, from right to left: where a number rises a little, the loss rises so many times as much; with a −, it falls."
+        : resting);
     };
     const light = (key) => {
       svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));
@@ -261,6 +264,7 @@
         const on = { back, mask: !departs("mask") }[button.name] ?? settings[button.name] ?? settings.set === button.name;
         if (button.ariaPressed !== null) button.setAttribute("aria-pressed", on);
       }
+      box.querySelector(".bench-answer").textContent = `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
       light(chosen);
       tags?.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
     };
@@ -406,6 +410,7 @@
       else settings[name] = !settings[name];
       chosen = undefined;
       draw();
+      if (name in WHERE && box.classList.contains("narrow")) go(WHERE[name]);
       if (name === "play") play(0);
     });
     // Other numbers: the second head's, or those that training found.
@@ -473,13 +478,20 @@
     // Beside a text: the stage that is read about, the names that are spoken of, what one predicts.
     const follow = () => {
       const marks = [...document.querySelectorAll("[data-stage-read]")];
-      let read;
+      let read, asked = false;  // what a question changed ends with its section
+      const reset = () => {
+        settings = copy();
+        asked = back = false;
+        chosen = undefined;
+        draw();
+      };
       addEventListener("scroll", () => {
         const beside = box.getBoundingClientRect(), two = beside.left > innerWidth / 4;
         const line = two ? innerHeight * 0.45 : beside.bottom + 60;
         const now = scrollY > 40 ? marks.findLast((mark) => mark.getBoundingClientRect().top < line) : marks[0];
         if (!now || now === read || playing) return;
         read = now;
+        if (asked) reset();
         go(+now.dataset.stageRead);
         for (const mark of marks) mark.closest("section").classList.toggle("is-read", mark === now);
       }, { passive: true });
@@ -506,7 +518,8 @@
           for (const each of ask.querySelectorAll("button")) each.setAttribute("aria-pressed", each === target);
           ask.classList.add("told");
           ask.querySelector("details").open = true;
-          settings = copy();
+          reset();
+          asked = true;
           for (const [what, i, j] of JSON.parse(ask.dataset.do)) {
             if (what === "cut") settings.edges[i][j] = false;
             else if (what === "word") settings.ids[i] = j;
@@ -514,7 +527,6 @@
             else settings[what] = !settings[what];
             last = what;
           }
-          [back, chosen] = [false, undefined];
           draw();
           go(7);
         });
