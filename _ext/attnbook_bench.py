@@ -39,8 +39,8 @@ SWITCHES = {
 }
 EVIDENCE = {  # switch -> what it does here, and the claim that says what came of training so
     "scaled": (
-        "Surer now, and here that helps: “cat” is the word to look at. A model that starts at "
-        "random is as sure of any word.",
+        "Larger logits, so the largest weight takes more. Here that helps: “cat” is the word to "
+        "look at. A model that starts at random would be as sure of a wrong one.",
         "aw-forgotten",
     ),
     "mask": (
@@ -48,12 +48,23 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
         "bug-alone-no-causal-mask",
     ),
     "cut": ("“sat” is still a verb, and has no noun to go by.", "one-cut"),
-    "identity": ("With the identity a word finds its own kind.", "qkv-ring-identity"),
+    "identity": (
+        "With the identity a word finds its own kind, and no kind is nearer than itself.",
+        "qkv-ring-identity",
+    ),
     "same": ("With one matrix for both, a word looks for its own kind.", "qkv-reversal-slower"),
-    "rooted": ("Each row of the table is larger by the root of its width.", "lm-left-tied"),
-    "normed": ("Each part reads rows of mean 0 and variance 1; the stream stays.", "deep-none-48"),
+    "rooted": (
+        "Rows of the table are √5 times as large, so each logit is five times what it was.",
+        "lm-left-tied",
+    ),
+    "normed": (
+        "Each part now reads a copy of its row that has mean 0 and variance 1.",
+        "deep-none-48",
+    ),
+    "every": ("Now all three words predict, each from what it sees.", "date-one-pass"),
     "place": (
-        "This head goes by place: a query points where the key of the word before it does.",
+        "This head goes by place: with positions, a query points where the key of the word "
+        "before it does; without, all words look alike to it.",
         "pos-rotary-1x",
     ),
     "turned": (
@@ -61,7 +72,7 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
         "pos-relative",
     ),
     "trained": (
-        "Nobody wrote these numbers: training found them, and no column has a name.",
+        "Training found these numbers, from what follows the third word; no column has a name.",
         "one-tiny-learned",
     ),
 }
@@ -80,15 +91,14 @@ class Bench(SphinxDirective):
         names = self.options.get("switches", " ".join(SWITCHES)).split()
         items = []
         for switch, (words, label) in EVIDENCE.items():
-            link = nodes.reference(
-                "", "Trained like this? ✓", refuri=f"#claim-{label}", id_link=True
-            )
+            link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
             line = nodes.paragraph("", "", nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
         parts = [picture(), evidence, nodes.raw("", controls(names), format="html")]
-        self.env.metadata[self.env.docname]["bench"] = True
-        classes = ["bench", *(["beside"] if "beside" in self.options else [])]
+        beside = "beside" in self.options
+        self.env.metadata[self.env.docname]["bench"] = ["page.css", *["beside.css"] * beside]
+        classes = ["bench", *["beside"] * beside]
         return [nodes.container("", *parts, classes=classes)]
 
 
@@ -148,10 +158,12 @@ def picture() -> nodes.Node:
     """The strip of a narrow page, the drawing, and the line below."""
     return nodes.raw(
         "",
-        '<div class="bench-strip"><button type="button" value="-1" aria-label="Stage before">‹'
-        '</button><output></output><span class="bench-answer"></span><button type="button" value="1" aria-label="Next stage">›'
-        '</button><button type="button" value="stored" aria-label="Stored numbers">W</button>'
-        '<button type="button" value="switches">switches</button>'
+        '<div class="bench-strip">'
+        '<button type="button" value="-1" aria-label="Stage before">‹</button>'
+        '<output></output><span class="bench-answer"></span>'
+        '<button type="button" value="1" aria-label="Next stage">›</button>'
+        '<button type="button" value="stored" aria-label="Stored numbers">W</button>'
+        '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
         f"{svg()}"
         f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
@@ -193,10 +205,16 @@ def write_files(app: Sphinx) -> None:
 def load(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Load the scripts on pages that have a bench."""
-    if app.env.metadata.get(page, {}).get("bench"):
+    """Load the scripts on pages that have a bench, and lay the page out around it.
+
+    Rules with ``:has(.bench)`` would do for all pages, and make the browser look at the whole page
+    again for each number that changes: 50 ms in place of 10.
+    """
+    if sheets := app.env.metadata.get(page, {}).get("bench"):
         for name in SCRIPTS:
             app.add_js_file(f"{FOLDER}/{name}", loading_method="defer")
+        style = "".join((HERE / name).read_text("utf-8") for name in sheets)
+        context["metatags"] = f"{context.get('metatags', '')}\n    <style>\n{style}</style>"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

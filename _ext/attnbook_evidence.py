@@ -408,7 +408,7 @@ def evidence(claims: Sequence[Claim], ledger: str, code: Sequence[nodes.Node]) -
         f'<span class="visually-hidden">{"Holds: " * (held and bool(claims))}{says}</span>'
         f"</summary>{f'<ul>{lines}</ul>' * bool(claims)}"
     )
-    return nodes.container("", _raw(start), *code, _raw("</details>"), classes=["beside"])
+    return nodes.container("", _raw(start), *code, _raw("</details>"), classes=["margin-mark"])
 
 
 def offer_switch(

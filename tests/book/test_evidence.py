@@ -60,10 +60,10 @@ def test_claims_and_tagged_code_stand_behind_one_mark(name):
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_paragraph_or_figure_has_one_mark(name):
-    for mark in parsed(name).select(".beside"):
+    for mark in parsed(name).select(".margin-mark"):
         before = mark.find_previous_sibling()
         assert before is not None
-        assert "beside" not in before.get("class", [])
+        assert "margin-mark" not in before.get("class", [])
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

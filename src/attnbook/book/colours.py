@@ -56,12 +56,12 @@ def css() -> str:
 
     Example:
         >>> css().splitlines()[:2]
-        ['html[data-theme="light"] {', '  --page: #ffffff;']
+        ['html {', '  --page: #ffffff;']
     """
     sheets = (
-        f'html[data-theme="{theme}"] {{\n'
+        f"html{theme} {{\n"
         + "".join(f"  --{name}: {both[i]};\n" for name, both in COLOURS.items())
         + "}\n"
-        for i, theme in enumerate(("light", "dark"))
+        for i, theme in enumerate(("", '[data-theme="dark"]'))
     )
     return "\n".join(sheets)

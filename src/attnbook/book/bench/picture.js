@@ -175,6 +175,8 @@
   };
 
   // ---------- the element ----------
+  // Each of these puts other matrices in place of some: one at a time.
+  const OTHERS = ["identity", "same", "place", "trained"];
   // The stage where a switch acts.
   const WHERE = { scaled: 2, mask: 2, identity: 1, same: 1, rooted: 0, normed: 1, place: 1, turned: 1, trained: 0, every: 7 };
   const SENTENCES = [
@@ -199,7 +201,11 @@
     const isCell = (key) => matrices.includes(key.split(",")[0]);
     const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
 
-    const say = (text) => { if (line.textContent !== text) line.textContent = text; };
+    const say = (text) => {
+      line.parentNode.hidden = false;
+      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
+      if (line.textContent !== text) line.textContent = text;
+    };
     const departs = (name) => {
       if (name !== "mask" && name !== "cut") {
         return settings.set === name || (settings[name] !== needs[name] && !(name === "turned" && settings.set));
@@ -212,10 +218,9 @@
       const nameOf = (item) => item.className.replace("bench-", "");
       const all = [...box.querySelectorAll(".bench-evidence li")].filter((item) => departs(nameOf(item)));
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
-      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = item !== changed; });
-      line.parentNode.hidden = Boolean(changed);
       say(back ? "Red, from right to left: where a number rises a little, the loss rises so many times as much; with a −, it falls."
         : resting);
+      if (changed) [changed.hidden, line.parentNode.hidden] = [false, true];
     };
     const light = (key) => {
       svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));
@@ -227,11 +232,9 @@
       marks.get(key).classList.add("asked");
       document.querySelectorAll(`.of-${name}`).forEach((part) => part.classList.add("is-asked"));
       from.forEach((part) => marks.get(part)?.classList.add("lit"));
-      line.parentNode.hidden = false;
-      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
-      const slope = shown[name][i][j];
+      const slope = shown[name][i][j], size = formatted(Math.abs(slope));
       say(!back ? words : `Where this number, ${formatted(n[name][i][j])}, rises a little, the loss `
-        + `${slope < 0 ? "falls" : "rises"} ${formatted(Math.abs(slope))} times as much.`);
+        + `${size === "0" ? "does not change" : `${slope < 0 ? "falls" : "rises"} ${size} times as much`}.`);
     };
     const put = (part, name, value) => part.getAttribute(name) !== value && part.setAttribute(name, value);
     const draw = (first) => {
@@ -329,6 +332,7 @@
         clearTimeout(stopped);
         stopped = setTimeout(() => { typed = ""; }, 900);
       } else if ((event.key === "Enter" || event.key === " ") && /^[SA],/.test(key)) turn(key);
+      else if (event.key === "Enter") typed = "";
       else return;
       event.preventDefault();
     });
@@ -359,7 +363,10 @@
       if (event.pointerType !== "mouse" || drag || playing) return;
       light(under(event));
       const [kind, i, w] = (event.target.dataset.key ?? "").split(",");
-      if (/^(next|bar|share)$/.test(kind)) say(answer(settings, n, +i, +w));
+      if (/^(next|bar|share)$/.test(kind)) {
+        say(answer(settings, n, +i, +w));
+        for (const k of n.U.keys()) for (const key of [`Z,${i},${k}`, `U,${k},${w}`]) marks.get(key).classList.add("lit");
+      }
       if (event.target.closest("[data-word]")) say("Press a word to see whom it asks; press it again to change it.");
     });
     svg.addEventListener("pointerleave", () => {
@@ -406,8 +413,13 @@
       else if (name === "mask") {
         const ahead = !departs("mask");
         settings.edges = three.map((i) => three.map((j) => ahead || j <= i));
-      } else if (name in needs.sets) use(settings.set === name ? undefined : name);
-      else settings[name] = !settings[name];
+      } else if (OTHERS.includes(name)) {
+        const on = settings[name] || settings.set === name;
+        settings.identity = settings.same = false;
+        if (name in needs.sets || settings.set) use();
+        if (name in needs.sets) use(on ? undefined : name);
+        else settings[name] = !on;
+      } else settings[name] = !settings[name];
       chosen = undefined;
       draw();
       if (name in WHERE && box.classList.contains("narrow")) go(WHERE[name]);
@@ -443,6 +455,7 @@
     for (const kind of ["pointerdown", "keydown"]) box.addEventListener(kind, () => playing && stop());
 
     // A camera: where there is no room for all, one stage at a time.
+    const GAPS = [234, 382, 493, 645, 825, 997, 1052];
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
       [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
     let stage = 0, tags;
@@ -450,29 +463,31 @@
     const move = () => {
       // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
       const wide = print.matches ? 1340 : Math.min(1340, box.clientWidth / 0.905);
-      const whole = wide === 1340, high = wide > 640 && !(over.matches && box.classList.contains("beside")), [centre, title] = stages[stage];
-      const x = Math.round(Math.max(0, Math.min(1340 - wide, centre - wide / 2)));
+      const whole = wide === 1340, high = whole || (wide > 640 && !(over.matches && box.classList.contains("beside"))), [centre, title] = stages[stage];
+      // Words stand at the left, where no cell is cut.
+      const left = Math.min(centre, 1340 - wide / 2) - wide / 2, far = (gap) => Math.abs(gap - left - 46);
+      const end = left > 1339 - wide, gaps = end ? GAPS.filter((gap) => gap >= left + 46) : GAPS;
+      const x = left < 20 ? 0 : gaps.reduce((a, b) => (far(b) < far(a) ? b : a)) - 46;
       const y = whole ? 0 : high ? 20 : box.classList.contains("stored") ? 0 : 166;
       svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 413}`);
       box.classList.toggle("narrow", !whole);
       box.classList.toggle("low", y === 166);
       box.querySelector("[value=stored]").hidden = high;
-      box.querySelector(".bench-strip output").textContent = `${stage + 1}. ${title}`;
-      tags.forEach((tag, i) => {
-        tag.style.display = whole || x < 20 ? "none" : "";
-        tag.setAttribute("transform", `translate(${x + 4} ${at("X", i)})`);
-      });
+      box.querySelector(".bench-strip output").textContent = title;
+      words.style.display = x ? "" : "none";
+      words.setAttribute("transform", `translate(${x} 0)`);
     };
-    tags = three.map(() => {
-      const make = (name, where) => where.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
-      const tag = make("g", svg), ground = make("rect", tag), text = make("text", tag);
-      tag.setAttribute("class", "tag");
-      tag.setAttribute("aria-hidden", "true");
-      ground.setAttribute("width", 40);
-      ground.setAttribute("height", ROW);
-      ground.setAttribute("rx", 5);
-      text.setAttribute("x", 20);
-      text.setAttribute("y", 15);
+    const make = (name, where, attributes) => {
+      const part = where.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
+      for (const [key, value] of Object.entries(attributes)) part.setAttribute(key, value);
+      return part;
+    };
+    const words = make("g", svg, { class: "tag", "aria-hidden": "true" });
+    make("rect", words, { class: "cover", x: -9, width: 53, height: 600 });
+    tags = three.map((i) => {
+      const tag = make("g", words, { transform: `translate(0 ${at("X", i)})` });
+      make("rect", tag, { width: 40, height: ROW, rx: 5 });
+      make("text", tag, { x: 20, y: 15 });
       return tag;
     });
     // Beside a text: the stage that is read about, the names that are spoken of, what one predicts.
@@ -494,6 +509,9 @@
         if (asked) reset();
         go(+now.dataset.stageRead);
         for (const mark of marks) mark.closest("section").classList.toggle("is-read", mark === now);
+        svg.querySelectorAll("[data-stage]").forEach((part) => {
+          part.classList.toggle("away", part.dataset.stage !== now.dataset.stageRead);
+        });
       }, { passive: true });
       // A line of code that makes a matrix stands for it, as its name in a sentence does.
       for (const pre of document.querySelectorAll(".bd-article pre")) {
@@ -528,7 +546,7 @@
             last = what;
           }
           draw();
-          go(7);
+          go(last === "cut" ? 4 : 7);
         });
       }
     };
