@@ -22,7 +22,7 @@ SCRIPTS = ("model.js", "picture.js")
 
 LINE = (
     "Point at a number, or tap it, to see where it comes from. "
-    "Change it, and all that follows changes."
+    "Drag it up or down, or type: all that follows changes."
 )
 SWITCHES = {
     "scaled": "÷ √d<sub>k</sub>",
@@ -39,8 +39,8 @@ SWITCHES = {
 }
 EVIDENCE = {  # switch -> what it does here, and the claim that says what came of training so
     "scaled": (
-        "Larger logits, so the largest weight takes more. Here that helps: “cat” is the word to "
-        "look at. A model that starts at random would be as sure of a wrong one.",
+        "Larger logits: here that helps; a model that starts at random would be as sure of a "
+        "wrong word.",
         "aw-forgotten",
     ),
     "mask": (
@@ -63,8 +63,8 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
     ),
     "every": ("Now all three words predict, each from what it sees.", "date-one-pass"),
     "place": (
-        "This head goes by place: with positions, a query points where the key of the word "
-        "before it does; without, all words look alike to it.",
+        "By place: with positions, a query points where the key of the word before does; without, "
+        "all look alike.",
         "pos-rotary-1x",
     ),
     "turned": (

@@ -228,7 +228,17 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
 def test_every_switch_ends_in_a_claim(box: Any) -> None:
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
-    for name in ("scaled", "mask", "identity", "same", "rooted", *SETS, "turned", "normed"):
+    for name in (
+        "scaled",
+        "mask",
+        "identity",
+        "same",
+        "rooted",
+        *SETS,
+        "turned",
+        "normed",
+        "every",
+    ):
         box.page.locator(f'.bench button[name="{name}"]').click()
         item = box.locator(f".bench-{name}")
         expect(item).to_be_visible()

@@ -406,7 +406,7 @@
     // Switches.
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
-      if (!name) return;
+      if (!name || (name === "play" && halted)) return;
       last = name;
       if (name === "reset" || name === "play") { settings = copy(); back = false; lane = 2; chosen = undefined; }
       else if (name === "back") back = !back;
@@ -438,10 +438,12 @@
     }
 
     // From left to right, a sentence a stage; the finished picture is there before and after.
-    let playing;
+    let playing, halted = false;
+    const player = box.querySelector("[name=play]");
     const stop = () => {
       clearTimeout(playing);
       playing = undefined;
+      player.textContent = "▶ Play";
       svg.querySelectorAll(".later").forEach((part) => part.classList.remove("later"));
     };
     const play = (k) => {
@@ -449,10 +451,16 @@
       svg.querySelectorAll("[data-stage]").forEach((part) => part.classList.toggle("later", +part.dataset.stage > k));
       box.classList.remove("stored");
       if (box.classList.contains("narrow")) go(k);
+      player.textContent = "❚❚ Stop";
       say(SENTENCES[k]);
       playing = setTimeout(play, 3000, k + 1);
     };
-    for (const kind of ["pointerdown", "keydown"]) box.addEventListener(kind, () => playing && stop());
+    for (const kind of ["pointerdown", "keydown"]) {
+      box.addEventListener(kind, ({ target }) => {
+        halted = Boolean(playing) && target === player;
+        if (playing) stop();
+      });
+    }
 
     // A camera: where there is no room for all, one stage at a time.
     const GAPS = [234, 382, 493, 645, 825, 997, 1052];

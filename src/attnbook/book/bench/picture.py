@@ -356,7 +356,9 @@ def svg() -> str:
                 yield mark("text", f"beside,{name},{i}", x=x, y=y, class_="small end")
         for name, n in (("X", 5), ("Q", 4), ("O", 4), ("Y", 5), ("Z", 5)):
             yield from heads(name, n)
-        for name in "SA":
+        for name, title in (("S", "logits"), ("A", "weights")):
+            middle = COMPUTED[name][0] + 1.5 * CELL
+            yield words(middle, TOP - 23, title, "small middle", data_stage=STAGE[name])
             for j in range(3):
                 x = COMPUTED[name][0] + CELL * j + CELL // 2
                 yield mark("text", f"head,{name},{j}", x=x, y=TOP - 6, class_="small middle head")
