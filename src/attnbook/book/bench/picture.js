@@ -86,7 +86,8 @@
           found[`write,${name},${i},${k}`] = { opacity: String(+(Math.abs(x) >= 0.005)), class: `write${red(name, i, k)}` };
         });
       }
-      found[`flow,${i}`] = { class: `stream-line${red("XYZ", i)}` };
+      found[`begin,${i}`] = { class: `stream-line${red("X", i)}` };
+      found[`flow,${i}`] = { class: `stream-line${red("YZ", i)}` };
       found[`branch,${i}`] = { class: `branch${red("QKVDHF", i)}` };
       found[`lane,${i}`] = { class: `lane${i === lane ? " chosen" : ""}` };
       const word = WORDS[settings.ids[i]];

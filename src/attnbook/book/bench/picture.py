@@ -184,7 +184,8 @@ def roads(
                     "opacity": str(int(abs(x) >= 0.005)),
                     "class": f"write{red(name, i, k)}",
                 }
-        found[f"flow,{i}"] = {"class": f"stream-line{red('XYZ', i)}"}
+        found[f"begin,{i}"] = {"class": f"stream-line{red('X', i)}"}
+        found[f"flow,{i}"] = {"class": f"stream-line{red('YZ', i)}"}
         found[f"branch,{i}"] = {"class": f"branch{red('QKVDHF', i)}"}
         found[f"lane,{i}"] = {"class": f"lane{' chosen' * (i == lane)}"}
     return found
@@ -289,7 +290,8 @@ def svg() -> str:
         top = TOP + i * (LANE + GAP)
         stream, value, logit = (at(name, i) + ROW // 2 for name in ("X", "V", "S"))
         yield mark("rect", f"lane,{i}", x=2, y=top, width=WIDTH - 4, height=LANE, rx=10)
-        yield mark("path", f"flow,{i}", d=f"M62 {stream}H1204")
+        yield mark("path", f"begin,{i}", d=f"M62 {stream}H224")
+        yield mark("path", f"flow,{i}", d=f"M224 {stream}H1204")
         for name in "XYZ":
             x = COMPUTED[name][0]
             yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
