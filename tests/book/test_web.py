@@ -256,11 +256,11 @@ def test_print_is_light_and_holds_all_but_what_is_folded(browser, site, name):
 
 @pytest.mark.browser
 def test_long_contents_reach_the_end_of_the_window(browser, site):
-    context = browser.new_context(viewport={"width": 1280, "height": 500})
+    context = browser.new_context(viewport={"width": 1280, "height": 300})
     page = context.new_page()
     page.goto(site + CHAPTER)
     box = page.locator(".bd-sidebar-secondary").bounding_box()
-    assert box["y"] + box["height"] == 500
+    assert box["y"] + box["height"] == 300
     context.close()
 
 

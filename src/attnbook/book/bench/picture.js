@@ -509,7 +509,7 @@
         chosen = undefined;
         draw();
       };
-      addEventListener("scroll", () => {
+      const see = () => {
         const beside = box.getBoundingClientRect(), two = beside.left > innerWidth / 4;
         const line = two ? innerHeight * 0.45 : beside.bottom + 60;
         const now = scrollY > 40 ? marks.findLast((mark) => mark.getBoundingClientRect().top < line) : marks[0];
@@ -521,7 +521,8 @@
         svg.querySelectorAll("[data-stage]").forEach((part) => {
           part.classList.toggle("away", part.dataset.stage !== now.dataset.stageRead);
         });
-      }, { passive: true });
+      };
+      addEventListener("scroll", see, { passive: true });
       // A line of code that makes a matrix stands for it, as its name in a sentence does.
       for (const pre of document.querySelectorAll(".bd-article pre")) {
         pre.innerHTML = pre.innerHTML.split("\n").map((text) => {
@@ -542,6 +543,7 @@
       for (const ask of document.querySelectorAll(".predict")) {
         ask.addEventListener("click", ({ target }) => {
           if (!target.matches(".options button")) return;
+          see();  // of a scroll that is not over yet
           for (const each of ask.querySelectorAll("button")) each.setAttribute("aria-pressed", each === target);
           ask.classList.add("told");
           ask.querySelector("details").open = true;
