@@ -91,6 +91,8 @@ class Bench(SphinxDirective):
         names = self.options.get("switches", " ".join(SWITCHES)).split()
         items = []
         for switch, (words, label) in EVIDENCE.items():
+            if switch not in (*names, "cut"):
+                continue
             link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
             line = nodes.paragraph("", "", nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
@@ -118,8 +120,8 @@ class Stage(SphinxDirective):
 class Predict(SphinxDirective):
     """``{predict} Question?``: some answers, and what the bench then does and why.
 
-    ``:do:`` says what changes (``cut 2 1; word 0 1; same``), ``:options:`` has the answers, the
-    correct one with a ``*``.
+    ``:do:`` says what changes (``cut 2 1``, ``word 0 1; word 1 0``), ``:options:`` has the answers,
+    the correct one with a ``*``.
     """
 
     required_arguments = 1

@@ -28,12 +28,9 @@ COLOURS: dict[str, tuple[str, str]] = {
     "changed": ("#ffd84d", "#7d6a1e"),
 }
 
-STREAM, QUERY, KEY, VALUE, WEIGHT, GRADIENT, INK, MUTED, FRAME, LANE = (
+STREAM, QUERY, KEY, VALUE, WEIGHT, MUTED, FRAME, LANE = (
     COLOURS[name][0]
-    for name in (
-        *("stream", "query", "key", "value", "weight", "gradient", "ink", "muted"),
-        *("frame", "lane"),
-    )
+    for name in ("stream", "query", "key", "value", "weight", "muted", "frame", "lane")
 )
 """For figures that matplotlib draws; on a dark page they are the dark ones."""
 

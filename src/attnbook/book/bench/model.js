@@ -16,7 +16,6 @@
   const normed = (m) => m.map((row) => row.map((x) => (x - mean(row)) / spread(row)));
   // A row turned by as many quarters as words stand before it, (a, c) -> (-c, a), and back.
   const quarter = ([a, b, c, d], times) => (times ? quarter([-c, b, a, d], times - 1) : [a, b, c, d]);
-  const turned = (row, i) => quarter(row, i);
   const back = (row, i) => quarter(row, 4 - i);
 
   // The stored numbers as the switches have them.
@@ -44,7 +43,7 @@
     n.read = read("X");
     for (const name of "QKV") {
       const rows = times(n.read, n[`W_${name}`]);
-      keep(name, settings.turned && name !== "V" ? rows.map(turned) : rows);
+      keep(name, settings.turned && name !== "V" ? rows.map(quarter) : rows);
     }
     keep("S", map(times(n.Q, transposed(n.K)), (x) => x * by.logit));
     n.softmax = n.S.map((row, i) =>  // as it is before a number is pinned

@@ -270,7 +270,7 @@
       }
       box.querySelector(".bench-answer").textContent = `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
       light(chosen);
-      tags?.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
+      tags.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
     };
 
     // Change a number, an edge, a word.
@@ -405,11 +405,15 @@
     }
 
     // Switches.
+    const reset = () => {
+      [settings, back, lane, chosen] = [copy(), false, 2, undefined];
+      draw();
+    };
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
       if (!name || (name === "play" && halted)) return;
       last = name;
-      if (name === "reset" || name === "play") { settings = copy(); back = false; lane = 2; chosen = undefined; }
+      if (name === "reset" || name === "play") reset();
       else if (name === "back") back = !back;
       else if (name === "mask") {
         const ahead = !departs("mask");
@@ -467,7 +471,7 @@
     const GAPS = [234, 382, 493, 645, 825, 997, 1052];
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
       [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
-    let stage = 0, tags;
+    let stage = 0;
     const print = matchMedia("print"), over = matchMedia("(max-width: 1099px)");  // and not beside the text
     const move = () => {
       // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
@@ -493,7 +497,7 @@
     };
     const words = make("g", svg, { class: "tag", "aria-hidden": "true" });
     make("rect", words, { class: "cover", x: -9, width: 53, height: 600 });
-    tags = three.map((i) => {
+    const tags = three.map((i) => {
       const tag = make("g", words, { transform: `translate(0 ${at("X", i)})` });
       make("rect", tag, { width: 40, height: ROW, rx: 5 });
       make("text", tag, { x: 20, y: 15 });
@@ -503,12 +507,6 @@
     const follow = () => {
       const marks = [...document.querySelectorAll("[data-stage-read]")];
       let read, asked = false;  // what a question changed ends with its section
-      const reset = () => {
-        settings = copy();
-        asked = back = false;
-        chosen = undefined;
-        draw();
-      };
       const see = () => {
         const beside = box.getBoundingClientRect(), two = beside.left > innerWidth / 4;
         const line = two ? innerHeight * 0.45 : beside.bottom + 60;
@@ -516,6 +514,7 @@
         if (!now || now === read || playing) return;
         read = now;
         if (asked) reset();
+        asked = false;
         go(+now.dataset.stageRead);
         for (const mark of marks) mark.closest("section").classList.toggle("is-read", mark === now);
         svg.querySelectorAll("[data-stage]").forEach((part) => {
@@ -551,9 +550,7 @@
           asked = true;
           for (const [what, i, j] of JSON.parse(ask.dataset.do)) {
             if (what === "cut") settings.edges[i][j] = false;
-            else if (what === "word") settings.ids[i] = j;
-            else if (what in needs.sets) use(what);
-            else settings[what] = !settings[what];
+            else settings.ids[i] = j;
             last = what;
           }
           draw();
