@@ -1,6 +1,4 @@
 BREAKS = [
-    # another word's row
-    ("one-lookup", "X = E[ids]  ", "X = E[ids + 1]  "),
     # no division by the root of d_k
     ("one-weights", "Q @ K.T / math.sqrt(4)  ", "Q @ K.T  "),
     # the network reads the stream before attention
@@ -14,6 +12,8 @@ BREAKS = [
     # models that have not learned
     ("one-tiny-learned", "learn(seed)", "learn(seed, steps=1)"),
     ("one-agrees", "steps=250", "steps=1"),
+    # nothing is cut
+    ("one-tiny-cut", "edges=no_cat, stored=each", "stored=each"),
     # another edge is cut
     ("one-cut", "edges[row, 0, at, nouns[:, 0]]", "edges[row, 0, at, nouns[:, 1]]"),
 ]  # fmt: skip
