@@ -21,8 +21,8 @@ FOLDER = "bench"  # below _static
 SCRIPTS = ("model.js", "picture.js")
 
 LINE = (
-    "Point at a number, or tap it, to see where it comes from. "
-    "Drag it up or down, or type: all that follows changes."
+    "Point at a number to see where it comes from; drag it up or down, or type, "
+    "to change all that follows."
 )
 SWITCHES = {
     "scaled": "÷ √d<sub>k</sub>",
