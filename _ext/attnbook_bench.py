@@ -94,7 +94,8 @@ class Bench(SphinxDirective):
             if switch not in (*names, "cut"):
                 continue
             link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
-            line = nodes.paragraph("", "", nodes.Text(f"{words} "), link)
+            moved = nodes.strong("", "", classes=["bench-moved"])  # the answer: from what to what
+            line = nodes.paragraph("", "", moved, nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
         parts = [picture(), evidence, nodes.raw("", controls(names), format="html")]

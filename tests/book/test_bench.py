@@ -243,6 +243,7 @@ def test_every_switch_ends_in_a_claim(box: Any) -> None:
         item = box.locator(f".bench-{name}")
         expect(item).to_be_visible()
         expect(item.locator('a[href*="#claim-"]')).to_be_visible()
+        expect(item).to_contain_text(re.compile(r"“down”(: 89 % →| stays at) \d+ %\."))
         assert box.locator(".bench-evidence li:visible").count() == 1
         assert button.bounding_box() == place  # the next press meets the same button
         button.click()

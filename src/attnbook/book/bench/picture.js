@@ -199,6 +199,8 @@
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
+    // How sure the model is of the word that came; to begin with, and now.
+    const certain = ({ probabilities }) => `${round(100 * probabilities[2][settings.aim], 0)} %`, began = forward(needs);
     const isCell = (key) => matrices.includes(key.split(",")[0]);
     const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
 
@@ -221,7 +223,10 @@
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
       say(back ? "Red, from right to left: where a number rises a little, the loss rises so many times as much; with a −, it falls."
         : resting);
-      if (changed) [changed.hidden, line.parentNode.hidden] = [false, true];
+      if (!changed) return;
+      [changed.hidden, line.parentNode.hidden] = [false, true];
+      const moved = changed.querySelector(".bench-moved"), [from, to] = [began, n].map(certain);
+      moved.textContent = `“${WORDS[settings.aim]}”${from === to ? " stays at" : `: ${from} →`} ${to}. `;
     };
     const light = (key) => {
       svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));
