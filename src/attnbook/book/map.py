@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 
 from attnbook.book.map_parts import LAYOUTS, PARTS, Box, Layout, Part, arrows, part_of
@@ -22,26 +22,24 @@ DESCRIPTION = (
 LOGITS = ((1.0, 2.2, 0.2, 1.4), (2.0, 0.9, 1.7, 0.1), (0.2, 2.3, 1.2, 1.9), (1.5, 0.3, 0.8, 2.2))
 
 
-def draw(size: str, href: Callable[[Part], str], here: Collection[str] = ()) -> str:
+def draw(size: str, href: Callable[[Part], str]) -> str:
     """The map as an SVG element.
 
     Args:
-        size: ``"wide"``, ``"narrow"`` or ``"small"``.
+        size: ``"wide"`` or ``"narrow"``.
         href: gives the address of a part's section.
-        here: the parts to light; if there are any, the others become quiet.
     """
     layout = LAYOUTS[size]
     height = layout.y(layout.rows) + layout.height / 2 + (24 if size == "wide" else 6)
-    quiet = " quiet" if here else ""
-    shapes = [*_ground(layout), *_lines(layout), *_loops(layout, here)]
+    shapes = [*_ground(layout), *_lines(layout), *_loops(layout)]
     for name, box in layout.boxes.items():
         if not name.startswith("@"):
-            shapes.append(_box(name, box, layout, href, here))
+            shapes.append(_box(name, box, href))
     if size == "wide":
         hint = "Point at a box for its formula; follow it to the section that measures it."
         shapes.append(_text(layout.width / 2, height - 6, hint, "hint middle"))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="map-{size}{quiet}" role="group" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="map-{size}" role="group" '
         f'aria-label="Map of a Transformer" viewBox="0 0 {layout.width:g} {height:g}">'
         f"<desc>{DESCRIPTION}</desc>{''.join(shapes)}</svg>"
     )
@@ -58,11 +56,10 @@ def _ground(layout: Layout) -> Iterator[str]:
         name, formula = titles[form]
         left = layout.streams[form] + 10
         yield _text(left, top - 6, name, "title")
-        if layout.detailed:
-            either = "either" if form == "pre" else "or"
-            yield _text(left, boxes["@fork"].y + 15, either, "aside")
-            yield _text(x + width, top - 6, formula, "aside end")
-            yield _text(x + width - 8, boxes[f"{form}.add2"].y + 12, "× N", "title end")
+        either = "either" if form == "pre" else "or"
+        yield _text(left, boxes["@fork"].y + 15, either, "aside")
+        yield _text(x + width, top - 6, formula, "aside end")
+        yield _text(x + width - 8, boxes[f"{form}.add2"].y + 12, "× N", "title end")
     x, row, width = layout.panel
     top, bottom = layout.y(row - 0.74), layout.y(row + 7.42)
     if (attention := boxes["post.attention"]).x + attention.width < x:
@@ -72,10 +69,9 @@ def _ground(layout: Layout) -> Iterator[str]:
         yield f'<polygon class="zoom" points="{rays}"/>'
     yield _rect(x - 8, top, width + 16, bottom - top, "frame inside")
     yield _text(x - 8, top - 6, "Inside attention", "title")
-    if layout.detailed:
-        yield _text(x + width + 8, top - 6, "in both forms", "aside end")
-        back = boxes["inside.add"]
-        yield _text(back.x + back.width + 8, back.y + 4, "back to the stream", "aside")
+    yield _text(x + width + 8, top - 6, "in both forms", "aside end")
+    back = boxes["inside.add"]
+    yield _text(back.x + back.width + 8, back.y + 4, "back to the stream", "aside")
 
 
 def _lines(layout: Layout) -> Iterator[str]:
@@ -95,7 +91,7 @@ def _lines(layout: Layout) -> Iterator[str]:
         else:  # and comes back to one
             side = b.x + b.width if b.x < a.port else b.x
             points = [(a.port, a.y + a.height / 2), (a.port, b.y), (side, b.y)]
-        yield _path(points, kind, layout, head=not end.startswith("@"))
+        yield _path(points, kind, head=not end.startswith("@"))
 
 
 def _shared(a: Box, b: Box) -> float | None:
@@ -108,7 +104,7 @@ def _shared(a: Box, b: Box) -> float | None:
     return None
 
 
-def _loops(layout: Layout, here: Collection[str]) -> Iterator[str]:
+def _loops(layout: Layout) -> Iterator[str]:
     """What leads back: the table that is used twice, and the backward pass."""
     table, output, loss, back = (
         layout.boxes[name] for name in ("embedding", "output", "loss", "backward")
@@ -116,22 +112,18 @@ def _loops(layout: Layout, here: Collection[str]) -> Iterator[str]:
     half, side = layout.height / 2, layout.width - 6
     under = table.y + half + 0.16 * layout.pitch
     tied = [(table.x + 10, table.y + half), (table.x + 10, under), (6, under)]
-    yield _path([*tied, (6, output.y), (output.x, output.y)], "tied", layout)
-    if layout.detailed:
-        yield _text(12, output.y - half - 4, "tied", "aside")
-    kind = "backward lit" if "backward" in here else "backward"
+    yield _path([*tied, (6, output.y), (output.x, output.y)], "tied")
+    yield _text(12, output.y - half - 4, "tied", "aside")
     right, above = loss.x + loss.width, back.y - half
     up = [(right, loss.y), (side, loss.y), (side, back.y), (back.x + back.width, back.y)]
-    yield _path(up, kind, layout, head=True)
+    yield _path(up, "backward", head=True)
     over = [(back.port, above), (back.port, 5), (table.port, 5), (table.port, table.y - half)]
-    yield _path(over, kind, layout, head=True)
+    yield _path(over, "backward", head=True)
 
 
-def _path(
-    points: list[tuple[float, float]], kind: str, layout: Layout, *, head: bool = False
-) -> str:
+def _path(points: list[tuple[float, float]], kind: str, *, head: bool = False) -> str:
     """A line with round corners, and its arrowhead."""
-    long = (9 if kind == "stream" else 7) * (1 if layout.detailed else 0.75)
+    long = 9 if kind == "stream" else 7
     (px, py), (x, y) = points[-2:]
     ux, uy = (x > px) - (x < px), (y > py) - (y < py)
     drawn = [*points[:-1], (x - ux * long / 2, y - uy * long / 2)] if head else points
@@ -146,7 +138,7 @@ def _path(
     line = f'<path class="line {kind}" d="{d}"/>'
     if not head:
         return line
-    back = "" if "backward" in kind else _head(points[1], points[0], long, f"tail {kind}")
+    back = "" if kind == "backward" else _head(points[1], points[0], long, f"tail {kind}")
     return line + _head((px, py), (x, y), long, f"head {kind}") + back
 
 
@@ -160,15 +152,10 @@ def _head(start: tuple[float, float], tip: tuple[float, float], long: float, kin
     return f'<polygon class="{kind}" points="{shown}"/>'
 
 
-def _box(
-    name: str, box: Box, layout: Layout, href: Callable[[Part], str], here: Collection[str]
-) -> str:
+def _box(name: str, box: Box, href: Callable[[Part], str]) -> str:
     """A part: a link with its words, and a line about it where there is no script to show it."""
     kind = part_of(name)
-    part, lit = PARTS[kind], kind in here
-    classes = f"part {kind} lit" if lit else f"part {kind}"
-    apart = "" if lit or not here else ' tabindex="-1"'  # a click away, but no tab stop
-    top, inside = box.y - box.height / 2, []
+    part, top, inside = PARTS[kind], box.y - box.height / 2, []
     if kind in ("add", "sum"):
         r = box.height / 2
         inside.append(f'<circle cx="{box.port:g}" cy="{box.y:g}" r="{r:g}"/>')
@@ -177,17 +164,14 @@ def _box(
         inside.append(f'<path class="plus" d="{plus}"/>')
     else:
         inside.append(_rect(box.x, top, box.width, box.height, ""))
-        if layout.detailed:
-            cells = [*_cells(kind, box)]
-            end = box.x + box.width - (40 if cells else 7)
-            inside.append(_text(box.x + 8, box.y - 3, part.label, "name"))
-            inside.append(_text(box.x + 8, box.y + 12, part.under or part.shape, "shape"))
-            inside.append(_text(end, box.y - 3, part.chapter, "number end"))
-            inside += cells
-        else:
-            inside.append(_text(box.x + box.width / 2, box.y + 4, part.short, "name middle"))
+        cells = [*_cells(kind, box)]
+        end = box.x + box.width - (40 if cells else 7)
+        inside.append(_text(box.x + 8, box.y - 3, part.label, "name"))
+        inside.append(_text(box.x + 8, box.y + 12, part.under or part.shape, "shape"))
+        inside.append(_text(end, box.y - 3, part.chapter, "number end"))
+        inside += cells
     return (
-        f'<a href="{escape(href(part))}" class="{classes}"{apart}>'
+        f'<a href="{escape(href(part))}" class="part {kind}">'
         f"<title>{escape(about(part))}</title>{''.join(inside)}</a>"
     )
 

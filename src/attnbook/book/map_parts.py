@@ -1,4 +1,4 @@
-"""What the map of a Transformer shows: parts, arrows, and where both lie in three sizes."""
+"""What the map of a Transformer shows: parts, arrows, and where both lie in two sizes."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ class Part:
     """What is written on a part's box, and the section that measures the part."""
 
     label: str
-    short: str  # in the small map
     shape: str  # of what comes out
     formula: str
     start: str
@@ -46,55 +45,55 @@ GLOROT, UNIT = "Glorot-uniform", "γ = 1, β = 0"
 NORM = "γ · (x − mean) / deviation + β, for each token"
 # fmt: off
 PARTS = {
-    "ids": Part("token ids", "ids", "(tokens,)", "numbers of tokens in the vocabulary", "–",
+    "ids": Part("token ids", "(tokens,)", "numbers of tokens in the vocabulary", "–",
         ONE, "build-a-look-up-and-one-factor"),
-    "embedding": Part("embedding × √d", "embedding", WIDTH,
+    "embedding": Part("embedding × √d", WIDTH,
         "√d_model · E[ids], E is (vocab, d_model)", "normal, variance 1/d_model",
         ONE, "measure-what-an-attention-head-can-see-at-initialization"),
-    "position": Part("position", "position", WIDTH, "P: sines and cosines of each position",
+    "position": Part("position", WIDTH, "P: sines and cosines of each position",
         "fixed", TWO, "build-five-ways-to-say-where"),
-    "sum": Part("embedding + position", "", WIDTH, "x = √d_model · E[ids] + P", "–",
+    "sum": Part("embedding + position", WIDTH, "x = √d_model · E[ids] + P", "–",
         TWO, "adding-or-concatenating"),
-    "norm": Part("LayerNorm", "norm", WIDTH, NORM, UNIT,
+    "norm": Part("LayerNorm", WIDTH, NORM, UNIT,
         EIGHT, "which-scheme-for-which-architecture"),
-    "attention": Part("attention", "attention", WIDTH, "merge(softmax(Q Kᵀ / √d_k) V) · W_O",
+    "attention": Part("attention", WIDTH, "merge(softmax(Q Kᵀ / √d_k) V) · W_O",
         GLOROT, FOUR, "build-logits-weights-outputs"),
-    "add": Part("residual addition", "", WIDTH, "stream + branch", "–",
+    "add": Part("residual addition", WIDTH, "stream + branch", "–",
         EIGHT, "what-does-a-block-add"),
-    "feed_forward": Part("feed-forward", "feed-fwd", WIDTH, "ReLU(x W_1 + b_1) W_2 + b_2",
+    "feed_forward": Part("feed-forward", WIDTH, "ReLU(x W_1 + b_1) W_2 + b_2",
         f"{GLOROT}, biases 0", EIGHT, "the-feed-forward-branch"),
-    "final_norm": Part("final norm", "norm", WIDTH, NORM, UNIT,
+    "final_norm": Part("final norm", WIDTH, NORM, UNIT,
         EIGHT, "how-does-the-stream-grow"),
-    "output": Part("output layer", "output", WORDS, "x Eᵀ: the embedding's table again (tied)",
+    "output": Part("output layer", WORDS, "x Eᵀ: the embedding's table again (tied)",
         "as the embedding", ONE, "the-other-end-tied-weights-and-the-first-loss"),
-    "logits": Part("logits", "logits", WORDS, "one number for each token that may come next", "–",
+    "logits": Part("logits", WORDS, "one number for each token that may come next", "–",
         ONE, "the-other-end-tied-weights-and-the-first-loss"),
-    "loss": Part("loss", "loss", "()", "mean of −ln softmax(logits)[target]", "–",
+    "loss": Part("loss", "()", "mean of −ln softmax(logits)[target]", "–",
         SIX, "the-loss-and-a-table-that-is-used-twice", "one number"),
-    "backward": Part("backward pass", "backward", "as each matrix", "∂loss/∂W of each matrix W",
+    "backward": Part("backward pass", "as each matrix", "∂loss/∂W of each matrix W",
         "–", SIX, "one-loss-one-backward-pass", "all gradients"),
-    "query": Part("W_Q", "W_Q", WIDTH, "Q = x W_Q", GLOROT,
+    "query": Part("W_Q", WIDTH, "Q = x W_Q", GLOROT,
         THREE, "build-three-dense-layers-and-a-softmax", "queries"),
-    "key": Part("W_K", "W_K", WIDTH, "K = x W_K", GLOROT,
+    "key": Part("W_K", WIDTH, "K = x W_K", GLOROT,
         THREE, "build-three-dense-layers-and-a-softmax", "keys"),
-    "value": Part("W_V", "W_V", WIDTH, "V = x W_V", GLOROT,
+    "value": Part("W_V", WIDTH, "V = x W_V", GLOROT,
         THREE, "build-three-dense-layers-and-a-softmax", "values"),
-    "split": Part("split into heads", "split into heads", HEADS, "d_model = heads · d_k", "–",
+    "split": Part("split into heads", HEADS, "d_model = heads · d_k", "–",
         FIVE, "cutting-view-and-transpose"),
-    "scores": Part("Q Kᵀ / √d_k", "Q Kᵀ / √d_k", PAIRS, "S = Q Kᵀ / √d_k: attention's logits", "–",
+    "scores": Part("Q Kᵀ / √d_k", PAIRS, "S = Q Kᵀ / √d_k: attention's logits", "–",
         FOUR, "build-the-variance-of-a-dot-product"),
-    "mask": Part("mask", "mask", PAIRS, "S_ij = −∞ where i may not attend to j, in every head", "–",
+    "mask": Part("mask", PAIRS, "S_ij = −∞ where i may not attend to j, in every head", "–",
         FOUR, "aw-masks"),
-    "softmax": Part("softmax", "softmax", PAIRS, "A = softmax(S): each row sums to one", "–",
+    "softmax": Part("softmax", PAIRS, "A = softmax(S): each row sums to one", "–",
         FOUR, "measure-saturation-row-by-row"),
-    "mean": Part("weighted means A V", "A V", HEADS, "row i: the sum over j of A_ij · v_j", "–",
+    "mean": Part("weighted means A V", HEADS, "row i: the sum over j of A_ij · v_j", "–",
         FOUR, "build-logits-weights-outputs"),
-    "merge": Part("merge heads", "merge", WIDTH, "the heads' rows side by side", "–",
+    "merge": Part("merge heads", WIDTH, "the heads' rows side by side", "–",
         FIVE, "merging-what-w-o-does"),
-    "out": Part("W_O", "W_O", WIDTH, "merged heads · W_O", GLOROT, FIVE, "merging-what-w-o-does"),
-    "initial": Part("initial W", "initial", "", "how the four matrices are drawn", GLOROT,
+    "out": Part("W_O", WIDTH, "merged heads · W_O", GLOROT, FIVE, "merging-what-w-o-does"),
+    "initial": Part("initial W", "", "how the four matrices are drawn", GLOROT,
         SEVEN, "twelve-initializations", "random"),
-    "library": Part("libraries", "library", "", "what each library does by default", "differs",
+    "library": Part("libraries", "", "what each library does by default", "differs",
         LIBRARIES, "at-a-glance", "defaults"),
 }
 # fmt: on
@@ -128,20 +127,6 @@ BACK = {
 }
 """Part -> its line of the backward pass; dy stands for the gradient at what comes out, dx at what
 went in."""
-
-MATRICES = ["query", "key", "value", "out"]
-HERE = {
-    ONE: ["ids", "embedding", "output", "logits"],
-    TWO: ["position", "sum"],
-    THREE: ["query", "key", "value"],
-    FOUR: ["attention", "scores", "mask", "softmax", "mean"],
-    FIVE: ["split", "merge", "out"],
-    SIX: ["loss", "backward"],
-    SEVEN: [*MATRICES, "initial"],
-    EIGHT: ["norm", "add", "feed_forward", "final_norm"],
-    LIBRARIES: [*MATRICES, "library"],
-}
-"""The parts that a chapter measures."""
 
 # A box inside a form is called by form, part and number; "@" marks a point on a line.
 ARROWS = {
@@ -199,7 +184,6 @@ class Layout:
     block: float  # row of the first norm
     panel: tuple[float, float, float]  # left edge, row and width of what is inside attention
     ends: dict[str, tuple[float, float, float]]  # left edge, row and width of what is outside
-    detailed: bool = True
     boxes: dict[str, Box] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -222,7 +206,7 @@ class Layout:
                     self.on_stream(f"post.{norm}", stream, row + 2.85)
         self.on_stream("final_norm", self.streams["pre"], self.block + 5.7)
         x, row, width = self.panel
-        gap = 8 if self.detailed else 5
+        gap = 8
         third = (width - 2 * gap) / 3
         for i, name in enumerate(("query", "key", "value")):
             self.put(name, x + i * (third + gap), row, third)
@@ -274,17 +258,6 @@ LAYOUTS = {
             "@join": (80, 10.25, 0), "output": (30, 11, 100), "logits": (142, 11, 98),
             "loss": (252, 11, 74),
         },
-    ),
-    "small": Layout(
-        width=344, rows=10.4, pitch=27, height=20,
-        streams={"pre": 22, "post": 105}, gap=10, column=62, block=2.5, panel=(198, 2.5, 128),
-        ends={
-            "ids": (14, 0, 34), "embedding": (62, 0, 74), "sum": (157, 0, 0),
-            "position": (178, 0, 62), "backward": (264, 0, 62), "@fork": (157, 0.95, 0),
-            "@join": (88, 9.6, 0), "output": (60, 10.4, 56), "logits": (142, 10.4, 50),
-            "loss": (218, 10.4, 44),
-        },
-        detailed=False,
     ),
 }
 # fmt: on

@@ -1,6 +1,6 @@
 // The map: a part in words, forward or backward. A finger's first tap chooses, the second follows.
 addEventListener("DOMContentLoaded", () => {
-  for (const map of document.querySelectorAll(".attention-map:not(.here)")) {
+  for (const map of document.querySelectorAll(".attention-map")) {
     const [list] = map.getElementsByTagName("select"), button = map.querySelector(".controls button");
     const says = map.querySelector(".said");
     const show = () => {
