@@ -9,11 +9,8 @@ import torch
 
 import attnbook
 
-CHAPTERS = Path(__file__).parents[1] / "chapters"
-PAGES = [
-    CHAPTERS / f"{name}.md"
-    for name in ("api", "api_probes", "api_backprop", "api_training", "api_doctor")
-]
+REFERENCE = Path(__file__).parents[1] / "chapters" / "api"
+PAGES = [REFERENCE / f"{name}.md" for name in ("index", "probes", "backprop", "training", "doctor")]
 
 
 def test_page_names_what_is_imported_from_the_top() -> None:
@@ -28,9 +25,8 @@ def test_page_names_what_is_imported_from_the_top() -> None:
 def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
-    assert {path for path in CHAPTERS.glob("api*.md") if "```python" in path.read_text()} == {
-        *PAGES
-    }
+    with_recipes = {path for path in REFERENCE.glob("*.md") if "```python" in path.read_text()}
+    assert with_recipes == {*PAGES}
     recipes = [
         recipe
         for path in PAGES

@@ -545,6 +545,17 @@ def test_second_rendering_builds_only_what_changed(built_whole):
     assert Path("_build/html/page.html").exists()
 
 
+def test_changed_page_in_a_folder_is_built_again(built_whole):
+    page = Path("chapters/api/page.md")
+    page.parent.mkdir()
+    page.write_text("# Page\n")
+    build.main(["html"])
+    build.main(["html"])
+    page.write_text("# Page\n\nText.\n")
+    build.main(["html"])
+    assert built_whole == [True, False]
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -16,7 +16,7 @@ CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a
 # check is slow, or what it finds lies in the theme and not in the page.
 NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
-TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api_models.html")
+TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api/models.html")
 MORE_VIEWS = ("light", 390), ("dark", 1280)
 VISITS = [(name, *view) for name in PAGES for view in VIEWS]
 VISITS += [(name, *view) for name in PAGES if name in TYPICAL for view in MORE_VIEWS]

@@ -344,7 +344,7 @@ def render_pages() -> None:
     titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in sources())
     package = ("src/**/*.py", "src/**/*.js", "src/**/*.css")
     whole = files_hash(*looks, *package) + hashlib.sha256(repr([*titles]).encode()).hexdigest()
-    parts = files_hash("*.md", "chapters/*", "studies/*.json", str(CLAIMS))
+    parts = files_hash("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))
     stamp = BUILD / "rendered"
     before = stamp.read_text().split() if stamp.exists() else []
     if before == [whole, parts] and (BUILD / "html").exists():
