@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,10 +81,17 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
 class Bench(SphinxDirective):
     """The picture, its line, what was measured for each switch, and the switches.
 
-    Beside a text it shows the stage that is read about; ``:switches:`` names those that it needs.
+    ``:switches:`` names those that it needs. With ``:beside:`` it stands beside a text and shows
+    the stage that is read about; with ``:stage:`` it stands in a text and begins at that stage,
+    and with ``:back:`` it begins with gradients.
     """
 
-    option_spec: ClassVar = {"beside": directives.flag, "switches": directives.unchanged}
+    option_spec: ClassVar = {
+        "beside": directives.flag,
+        "switches": directives.unchanged,
+        "stage": directives.unchanged,
+        "back": directives.flag,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Draw it; the script takes the settings from the element."""
@@ -98,11 +105,17 @@ class Bench(SphinxDirective):
             line = nodes.paragraph("", "", moved, nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
-        parts = [picture(), evidence, nodes.raw("", controls(names), format="html")]
-        beside = "beside" in self.options
-        self.env.metadata[self.env.docname]["bench"] = ["page.css", *["beside.css"] * beside]
-        classes = ["bench", *["beside"] * beside]
-        return [nodes.container("", *parts, classes=classes)]
+        beside, back = "beside" in self.options, "back" in self.options
+        stage = stage_of(self.options["stage"]) if "stage" in self.options else None
+        settings = {"stage": stage or 0, "back": back, "pinned": {}, "sets": SETS}
+        parts = [
+            picture(stage, back=back),
+            evidence,
+            nodes.raw("", controls(names, vars(Settings()) | settings), format="html"),
+        ]
+        sheets = ["page.css"] if stage is None else []
+        self.env.metadata[self.env.docname]["bench"] = [*sheets, *["beside.css"] * beside]
+        return [nodes.container("", *parts, classes=["bench", *["beside"] * beside])]
 
 
 class Stage(SphinxDirective):
@@ -113,16 +126,20 @@ class Stage(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A mark that nobody sees."""
-        titles = [title for title, *_ in STAGES]
-        at = titles.index(self.arguments[0])
+        at = stage_of(self.arguments[0])
         return [nodes.raw("", f'<span data-stage-read="{at}"></span>', format="html")]
 
 
-class Predict(SphinxDirective):
-    """``{predict} Question?``: some answers, and what the bench then does and why.
+def stage_of(title: str) -> int:
+    """Which of the stages has this title."""
+    return [each for each, *_ in STAGES].index(title)
 
-    ``:do:`` says what changes (``cut 2 1``, ``word 0 1; word 1 0``), ``:options:`` has the answers,
-    the correct one with a ``*``.
+
+class Predict(SphinxDirective):
+    """``{predict} Question?``: some answers, and what happens and why.
+
+    ``:options:`` has the answers, the correct one with a ``*``; ``:do:`` says what the bench then
+    changes (``cut 2 1``, ``word 0 1; word 1 0``, ``switch scaled``).
     """
 
     required_arguments = 1
@@ -133,14 +150,16 @@ class Predict(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The question, its answers as buttons, and the explanation, folded."""
         commands = [
-            [part if k == 0 else int(part) for k, part in enumerate(each.split())]
-            for each in self.options["do"].split(";")
+            [int(part) if part.isdigit() else part for part in each.split()]
+            for each in self.options.get("do", "").split(";")
+            if each
         ]
         buttons = "".join(
             f'<button type="button" aria-pressed="false"{" data-correct" * ("*" in each)}>'
             f"{escape(each.strip(' *'))}</button>"
             for each in self.options["options"].split("|")
         )
+        self.env.metadata[self.env.docname]["predict"] = True
         question = nodes.paragraph("", "", nodes.strong("", "Before you try it: "))
         question += self.parse_inline(self.arguments[0])[0]
         start = (
@@ -157,7 +176,7 @@ class Predict(SphinxDirective):
         ]
 
 
-def picture() -> nodes.Node:
+def picture(stage: int | None, *, back: bool) -> nodes.Node:
     """The strip of a narrow page, the drawing, and the line below."""
     return nodes.raw(
         "",
@@ -168,7 +187,7 @@ def picture() -> nodes.Node:
         '<button type="button" value="stored" aria-label="Stored numbers">W</button>'
         '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
-        f"{svg()}"
+        f"{svg(stage, back=back)}"
         f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
         '</button><button type="button" value="0.5" aria-label="larger">+</button></p>',
@@ -176,10 +195,9 @@ def picture() -> nodes.Node:
     )
 
 
-def controls(names: Sequence[str]) -> str:
+def controls(names: Sequence[str], settings: Mapping[str, Any]) -> str:
     """The switches of these names, and the settings for the script."""
-    settings = {**vars(Settings()), "pinned": {}, "sets": SETS}
-    on = {"scaled", "mask"}
+    on = {"scaled", "mask", *["back"] * settings["back"]}
     buttons = "".join(
         f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
         f"{SWITCHES[name]}</button>"
@@ -200,7 +218,7 @@ def write_files(app: Sphinx) -> None:
         return
     target = Path(app.outdir) / "_static" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
-    for name in (*SCRIPTS, "bench.css"):
+    for name in (*SCRIPTS, "predict.js", "bench.css"):
         shutil.copy(HERE / name, target)
     (target / "colours.css").write_text(colours.css(), "utf-8")
 
@@ -213,9 +231,13 @@ def load(
     Rules with ``:has(.bench)`` would do for all pages, and make the browser look at the whole page
     again for each number that changes: 50 ms in place of 10.
     """
-    if sheets := app.env.metadata.get(page, {}).get("bench"):
+    has = app.env.metadata.get(page, {})
+    if "predict" in has:
+        app.add_js_file(f"{FOLDER}/predict.js", loading_method="defer")
+    if "bench" in has:
         for name in SCRIPTS:
             app.add_js_file(f"{FOLDER}/{name}", loading_method="defer")
+    if sheets := has.get("bench"):
         style = "".join((HERE / name).read_text("utf-8") for name in sheets)
         context["metatags"] = f"{context.get('metatags', '')}\n    <style>\n{style}</style>"
 

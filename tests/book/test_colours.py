@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attnbook.book.bench.picture import tint
 from attnbook.book.colours import COLOURS
 
+SERIES = ("blue", "olive", "rose")
 THEMES = pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 # Machado, Oliveira and Fernandes 2009, severity 1: what reaches the eye, in linear light.
 SIGHT = {
@@ -71,7 +72,7 @@ def lab(colour: NDArray[np.float64], sight: str) -> NDArray[np.float64]:
 def test_marks_and_letters_are_seen(theme: int) -> None:
     grounds = [rgb(name, theme) for name in ("page", "lane", "cell")]
     for ground in grounds:
-        for name in ("stream", "query", "key", "value", "weight", "gradient"):
+        for name in ("stream", "query", "key", "value", "weight", "gradient", *SERIES):
             assert contrast(rgb(name, theme), ground) >= 3, name
         for name in ("ink", "muted", "zero", "query", "key", "value-letter", "stream", "gradient"):
             assert contrast(rgb(name, theme), ground) >= 4.5, name
@@ -99,3 +100,11 @@ def test_query_key_and_value_are_told_apart(theme: int, sight: str) -> None:
         assert np.linalg.norm(a - b) >= 40, pair
     for name in ("query", "key", "value"):  # the stream has a place and a thickness of its own, too
         assert np.linalg.norm(lab(rgb("stream", theme), sight) - lab(rgb(name, theme), sight)) >= 15
+
+
+@THEMES
+@pytest.mark.parametrize("sight", SIGHT)
+def test_lines_that_are_compared_are_told_apart(theme: int, sight: str) -> None:
+    for pair in combinations((*SERIES, "stream"), 2):
+        a, b = (lab(rgb(name, theme), sight) for name in pair)
+        assert np.linalg.norm(a - b) >= 18, pair

@@ -26,12 +26,17 @@ COLOURS: dict[str, tuple[str, str]] = {
     "on-weight": ("#ffffff", "#121212"),
     "gradient": ("#c4123f", "#ff5c77"),
     "changed": ("#ffd84d", "#7d6a1e"),
+    # Lines of a figure that are none of these: models or settings that are compared.
+    "blue": ("#1c64d8", "#4c94f5"),
+    "olive": ("#8f8420", "#d9d24a"),
+    "rose": ("#e83fa6", "#ffb3e2"),
 }
 
-STREAM, QUERY, KEY, VALUE, WEIGHT, MUTED, FRAME, LANE = (
+STREAM, QUERY, KEY, VALUE, WEIGHT, GRADIENT, MUTED, FRAME, LANE = (
     COLOURS[name][0]
-    for name in ("stream", "query", "key", "value", "weight", "muted", "frame", "lane")
+    for name in ["stream", "query", "key", "value", "weight", "gradient", "muted", "frame", "lane"]
 )
+BLUE, OLIVE, ROSE = (COLOURS[name][0] for name in ("blue", "olive", "rose"))
 """For figures that matplotlib draws; on a dark page they are the dark ones."""
 
 

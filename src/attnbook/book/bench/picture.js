@@ -195,7 +195,7 @@
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
     const copy = () => structuredClone(needs), resting = line.textContent;
-    let settings = copy(), back = false, lane = 2, last, chosen, found, n, shown;
+    let settings = copy(), back = needs.back, lane = 2, last, chosen, found, n, shown;
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
@@ -411,12 +411,10 @@
 
     // Switches.
     const reset = () => {
-      [settings, back, lane, chosen] = [copy(), false, 2, undefined];
+      [settings, back, lane, chosen] = [copy(), needs.back, 2, undefined];
       draw();
     };
-    box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
-      const name = target.closest("button")?.name;
-      if (!name || (name === "play" && halted)) return;
+    const press = (name) => {
       last = name;
       if (name === "reset" || name === "play") reset();
       else if (name === "back") back = !back;
@@ -434,6 +432,10 @@
       draw();
       if (name in WHERE && box.classList.contains("narrow")) go(WHERE[name]);
       if (name === "play") play(0);
+    };
+    box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
+      const name = target.closest("button")?.name;
+      if (name && !(name === "play" && halted)) press(name);
     });
     // Other numbers: the second head's, or those that training found.
     const use = (set) => {
@@ -476,7 +478,7 @@
     const GAPS = [234, 382, 493, 645, 825, 997, 1052];
     const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
       [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
-    let stage = 0;
+    let stage = needs.stage;
     const print = matchMedia("print"), over = matchMedia("(max-width: 1099px)");  // and not beside the text
     const move = () => {
       // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
@@ -544,22 +546,24 @@
           });
         });
       }
+      return (on) => { see(); asked = on; };
+    };
+    // What a question changes.
+    const answerTo = (begin) => {
       for (const ask of document.querySelectorAll(".predict")) {
         ask.addEventListener("click", ({ target }) => {
-          if (!target.matches(".options button")) return;
-          see();  // of a scroll that is not over yet
-          for (const each of ask.querySelectorAll("button")) each.setAttribute("aria-pressed", each === target);
-          ask.classList.add("told");
-          ask.querySelector("details").open = true;
+          const commands = JSON.parse(ask.dataset.do);
+          if (!target.matches(".options button") || !commands.length) return;
+          begin?.(true);  // after a scroll that is not over yet
           reset();
-          asked = true;
-          for (const [what, i, j] of JSON.parse(ask.dataset.do)) {
+          for (const [what, i, j] of commands) {
+            if (what === "switch") { press(i); continue; }
             if (what === "cut") settings.edges[i][j] = false;
             else settings.ids[i] = j;
             last = what;
           }
           draw();
-          go(last === "cut" ? 4 : 7);
+          if (begin) go(last === "cut" ? 4 : 7);
         });
       }
     };
@@ -576,7 +580,7 @@
     new ResizeObserver(move).observe(box);
     print.addEventListener("change", move);
     // In pieces, so that a slow phone can scroll between them.
-    const pieces = [move, () => draw(true), describe, () => box.classList.contains("beside") && follow(),
+    const pieces = [move, () => draw(true), describe, () => answerTo(box.classList.contains("beside") ? follow() : undefined),
       () => { box.dataset.live = ""; }];
     const next = () => {
       pieces.shift()();

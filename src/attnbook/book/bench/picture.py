@@ -44,6 +44,9 @@ STAGES = (  # title, its x, what is computed, and what is drawn with it
     ("feed-forward", 1012, "W_1 b W_2 H F Z write,F"),
     ("next word", 1180, "U next bar share loss"),
 )
+# Where the camera looks at each stage, where it may begin, and how wide it is in a text.
+CENTRES, GAPS = (35, 330, 400, 480, 640, 800, 1000, 1125), (234, 382, 493, 645, 825, 997, 1052)
+ZOOMED, TAG = 800, 46
 STAGE = {part: str(k) for k, (_, _, parts) in enumerate(STAGES) for part in parts.split()}
 
 
@@ -231,14 +234,22 @@ def at(name: str, lane: int) -> int:
     return TOP + lane * (LANE + GAP) + COMPUTED[name][1]
 
 
-def svg() -> str:
-    """The whole drawing in its default state, as an element of a page.
+def view(stage: int) -> str:
+    """The part around a stage that a text's width has room for; the script's camera goes on."""
+    left = min(CENTRES[stage], WIDTH - ZOOMED / 2) - ZOOMED / 2
+    gap = min(GAPS, key=lambda gap: abs(gap - left - TAG))
+    return f"{0 if left < 20 else gap - TAG} 20 {ZOOMED} {HEIGHT - 20}"
+
+
+def svg(stage: int | None = None, *, back: bool = False) -> str:
+    """The drawing in its default state, whole or zoomed to a stage, as an element of a page.
 
     Example:
         >>> svg()[:49]
         '<svg class="bench-picture" viewBox="0 0 1340 579"'
     """
-    seen, numbers = look(Settings()), forward(Settings())
+    seen, numbers = look(Settings(), back=back), forward(Settings())
+    seen_box = f"0 0 {WIDTH} {HEIGHT}" if stage is None else view(stage)
 
     def mark(tag: str, key: str = "", inside: str = "", **attributes: Any) -> str:
         """An element; one with a key has what :func:`look` says."""
@@ -370,7 +381,7 @@ def svg() -> str:
         yield mark("text", "loss", x=WIDTH - 6, y=HEIGHT - 6, class_="small end")
 
     return (
-        f'<svg class="bench-picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
+        f'<svg class="bench-picture" viewBox="{seen_box}" role="group" '
         'aria-label="A small model reads “the cat sat”, from words to the next word">'
         f"{''.join(parts())}</svg>"
     )

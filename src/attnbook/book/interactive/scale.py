@@ -1,126 +1,121 @@
-"""What 1/√d_k does to the weights of a row, and to what the row can learn (chapter 4)."""
+"""What 1/√d_k does to the logits of a row, and so to its weights (chapter 4)."""
 
 import math
 from typing import Any
 
 import torch
 
-from attnbook.attention import attention_logits, attention_weights
-from attnbook.book.figures import BLUE, INK, ORANGE
+from attnbook.attention import attention_weights
+from attnbook.book.colours import KEY, WEIGHT
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
-    group,
     line,
     mark,
+    move,
     number,
-    pick,
     text,
     words,
 )
-from attnbook.book.interactive.figure import Figure, Guess, Slider, Switch
+from attnbook.book.interactive.figure import Figure, Slider
 
-ROWS = KEYS = 64
-DEAD = 1e-3  # norm of a row's Jacobian
+KEYS, WIDTHS = 64, (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MIDDLE, PIXELS = 220, 1.9  # where a logit of 0 lies, and pixels for each of a logit
+WHERE = {"plain": 0, "divided": 128}  # how far down
 
 
-def random_logits(seed: int) -> list[list[int]]:
-    """Scaled logits of 64 random queries and keys of width 1024, in thousandths."""
+def products(seed: int) -> dict[str, list[float]]:
+    """A random query times 64 random keys: of the first d_k numbers of each, for every width."""
     torch.manual_seed(seed)
-    query, key = torch.randn(2, ROWS, 1024, dtype=torch.float64)
-    return (attention_logits(query, key) * 1000).round().int().tolist()
+    query, *keys = torch.randn(1 + KEYS, max(WIDTHS), dtype=torch.float64)
+    return {str(d): [round((query[:d] @ key[:d]).item(), 2) for key in keys] for d in WIDTHS}
 
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
-    """Weights of one row, and the norm of each row's Jacobian, ∂ weights / ∂ logits."""
-    factor = 1.0 if settings["scaled"] else math.sqrt(settings["d_k"])
-    logits = factor * torch.tensor(data["logits"], dtype=torch.float64) / 1000
-    a = attention_weights(logits)
-    # diag(a) - a aᵀ, whose rows sum to zero: the diagonal without cancellation
-    products = a[..., None] * a[..., None, :] * (1 - torch.eye(KEYS, dtype=a.dtype))
-    norms = torch.linalg.matrix_norm(torch.diag_embed(products.sum(-1)) - products)
-    weights, dead = a[settings["row"] - 1], norms < DEAD
-    return {
-        "weights": weights.tolist(),
-        "norms": norms.tolist(),
-        "dead": dead.tolist(),
-        "places": norms.clamp(min=1e-8).log10().tolist(),
-        "largest": weights.max().item(),
-        "effective": 1 / weights.pow(2).sum().item(),
-        "norm": norms[settings["row"] - 1].item(),
-        "measured": data["measured"],
-        "n_dead": int(dead.sum()),
-        "share_dead": dead.double().mean().item(),
-        "mine": [i == settings["row"] - 1 for i in range(ROWS)],
-    }
+    """Logits and shares, as they are and divided; shares from the largest to the smallest."""
+    root = math.sqrt(settings["d_k"])
+    found: dict[str, Any] = {"root": root}
+    for name, divisor in (("plain", 1.0), ("divided", root)):
+        logits = torch.tensor(data["products"][str(settings["d_k"])], dtype=torch.float64) / divisor
+        shares = attention_weights(logits).sort(descending=True).values
+        found[name] = {
+            "logits": logits.tolist(),
+            "shares": shares.tolist(),
+            "starts": (shares.cumsum(0) - shares).tolist(),
+            "top": logits.max().item(),
+            "largest": shares[0].item(),
+            "spread": logits.pow(2).mean().sqrt().item(),
+        }
+    return found
 
 
-def marks() -> list[Drawing]:
-    """Bars of the row's weights; below, a dot for each row at the norm of its Jacobian."""
-    bars = [
-        mark("rect", x=12 + 6.5 * j, width=5, y=number(f"weights.{j}", -100, 130),
-             height=number(f"weights.{j}", 100), fill=BLUE)
+def half(name: str, title: str) -> list[Drawing]:
+    """Logits as dots on an axis, and their shares as pieces of a bar."""
+    down = WHERE[name]
+
+    def x(path: str) -> Any:
+        return number(f"{name}.{path}", PIXELS, MIDDLE)
+
+    dots = [
+        mark("circle", cx=x(f"logits.{j}"), cy=down + 30 + 4 * (j * 5 % 8), r=2.6,
+             fill=WEIGHT, fill_opacity=0.45)
         for j in range(KEYS)
     ]  # fmt: skip
-    dots = [
-        mark("circle", cx=number(f"places.{i}", 50, 416), cy=216 + 9 * (i % 8), r=3.2,
-             fill=pick(f"dead.{i}", BLUE, ORANGE), fill_opacity=0.75,
-             stroke=INK, stroke_width=pick(f"mine.{i}", "0", "2"))
-        for i in range(ROWS)
+    pieces = [
+        mark("rect", x=number(f"{name}.starts.{j}", 416, 12), y=down + 88, height=20,
+             width=number(f"{name}.shares.{j}", 416), fill=KEY if j == 0 else WEIGHT,
+             fill_opacity=(0.85, 0.3, 0.16)[0 if j == 0 else 1 + j % 2])
+        for j in range(KEYS)
     ]  # fmt: skip
     ticks = [
-        words(416 - 50 * k, 308, f"10⁻{'⁰¹²³⁴⁵⁶'[k]}" if k else "1", "middle")
-        for k in range(0, 7, 2)
+        words(MIDDLE + PIXELS * tick, down + 81, f"{tick}".replace("-", "−"), "middle")
+        for tick in (-100, -50, 0, 50, 100)
     ]
     return [
-        words(12, 18, "Weights of one row: 64 keys", font_weight="bold"),
-        words(428, 18, text("largest: {largest:.0%}"), "end"),
-        *bars,
-        line(8, 130, 432, 130),
-        words(12, 170, "What each of 64 rows passes back", font_weight="bold"),
-        words(428, 170, text("dead: {n_dead} of 64"), "end", data_answer=""),
-        mark("rect", x=16, y=180, width=250, height=110, fill=ORANGE, fill_opacity=0.12),
-        words(20, 197, "dead: norm below 0.001"),
-        group(*dots, data_answer=""),
-        line(8, 290, 432, 290),
+        words(12, down + 16, title, font_weight="bold"),
+        words(
+            428,
+            down + 16,
+            text(f"typical size {{{name}.spread:.0f}}, largest share {{{name}.largest:.0%}}"),
+            "end",
+        ),
+        *dots,
+        mark(
+            "path",
+            d=f"M0 {down + 60}l5 9h-10z",
+            fill=KEY,
+            transform=move(f"{name}.top", f"{name}.top", PIXELS, MIDDLE, y_scale=0),
+        ),
+        line(12, down + 64, 428, down + 64),
         *ticks,
-        words(2, 308, "≤ 10⁻⁸"),
-        words(220, 328, "norm of the row's Jacobian, ∂ weights / ∂ logits", "middle"),
+        *pieces,
     ]
 
 
 scale = Figure(
     name="scale",
-    title="What 1/√d_k does to a row of weights",
+    title="What dividing by √dₖ does to 64 dot products",
     description=(
-        "Without the factor, at width 1024: above, 64 bars, nearly all of the weight on one key. "
-        "Below, one dot for each of 64 rows at the norm of its Jacobian, on an axis of powers of "
-        "ten: more than half lie in the shaded part, below 0.001, where hardly any gradient "
-        "passes; the others reach up to a half. With the factor all dots lie together near 0.18."
+        "A random query times 64 random keys of 512 numbers: dots on an axis from −100 to 100. As "
+        "they are they lie far apart, and a bar below, cut into their shares, is nearly all one "
+        "piece. Divided by the root of 512 they lie together near zero, and the bar has 64 pieces."
     ),
-    size=(440, 336),
+    size=(440, 244),
     compute=compute,
-    marks=marks(),
-    says="d_k = {d_k}: this row attends to {effective:.1f} effective keys. Hardly any "
-    "gradient passes through {n_dead} of the 64 rows ({share_dead:.0%}).",
+    marks=[
+        *half("plain", "Dot products"),
+        *half("divided", "Divided by √dₖ"),
+    ],
+    says="Width {d_k}: the dot products are about √dₖ = {root:.0f} in size, and one key gets "
+    "{plain.largest:.0%} of the weight. Divided, the best of 64 gets {divided.largest:.0%}.",
     table={
-        "largest weight of the row": "{largest:.3f}",
-        "effective keys of the row": "{effective:.2f}",
-        "norm of the row's Jacobian": "{norm:.6f}",
-        "dead rows, of 64": "{n_dead}",
+        "root of the width": "{root:.2f}",
+        "root mean square of the products": "{plain.spread:.2f}",
+        "root mean square, divided": "{divided.spread:.2f}",
+        "largest share": "{plain.largest:.4f}",
+        "largest share, divided": "{divided.largest:.4f}",
     },
-    controls=(
-        Slider("d_k", "Width d_k", 1024, values=(8, 16, 32, 64, 128, 256, 512, 1024)),
-        Switch("scaled", "divide by √d_k"),
-        Slider("row", "Row", 5, low=1, high=ROWS, step=1),
-    ),
-    guess=Guess(
-        "At width 1024 and without the factor: through what percentage of the rows can "
-        "hardly any gradient pass?",
-        answer="share_dead",
-        reply="You said {guess} %. Over 80 tables we measured {measured}; in this one it is "
-        "{share_dead:.0%}.",
-    ),
-    data={"logits": random_logits(5), "measured": "57 %"},
-    examples=({"scaled": True}, {"d_k": 8}, {"d_k": 64, "row": 17}, {"d_k": 256, "row": 64}),
+    controls=(Slider("d_k", "Width dₖ", 512, values=WIDTHS),),
+    data={"products": products(8)},
+    examples=({"d_k": 4}, {"d_k": 64}, {"d_k": 1024}),
 )
