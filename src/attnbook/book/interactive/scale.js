@@ -4,13 +4,14 @@ attnbookFigures.compute.scale = ({ d_k }, { products }, { softmax, sum }) => {
     const logits = products[d_k].map((x) => x / divisor);
     const shares = softmax(logits).sort((a, b) => b - a);
     let end = 0;
-    found[name] = {
-      logits, shares,
-      starts: shares.map((share) => { end += share; return end - share; }),
-      top: Math.max(...logits),
-      largest: shares[0],
-      spread: Math.sqrt(sum(logits.map((x) => x * x)) / logits.length),
-    };
+    Object.assign(found, {
+      [`${name}_logits`]: logits,
+      [`${name}_shares`]: shares,
+      [`${name}_starts`]: shares.map((share) => { end += share; return end - share; }),
+      [`${name}_top`]: Math.max(...logits),
+      [`${name}_largest`]: shares[0],
+      [`${name}_size`]: Math.sqrt(sum(logits.map((x) => x * x)) / logits.length),
+    });
   }
   return found;
 };

@@ -37,14 +37,14 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     found: dict[str, Any] = {"root": root}
     for name, divisor in (("plain", 1.0), ("divided", root)):
         logits = torch.tensor(data["products"][str(settings["d_k"])], dtype=torch.float64) / divisor
-        shares = attention_weights(logits).sort(descending=True).values
-        found[name] = {
-            "logits": logits.tolist(),
-            "shares": shares.tolist(),
-            "starts": (shares.cumsum(0) - shares).tolist(),
-            "top": logits.max().item(),
-            "largest": shares[0].item(),
-            "spread": logits.pow(2).mean().sqrt().item(),
+        shares = attention_weights(logits[None])[0].sort(descending=True).values
+        found |= {
+            f"{name}_logits": logits.tolist(),
+            f"{name}_shares": shares.tolist(),
+            f"{name}_starts": (shares.cumsum(0) - shares).tolist(),
+            f"{name}_top": logits.max().item(),
+            f"{name}_largest": shares[0].item(),
+            f"{name}_size": logits.pow(2).mean().sqrt().item(),
         }
     return found
 
@@ -54,7 +54,7 @@ def half(name: str, title: str) -> list[Drawing]:
     down = WHERE[name]
 
     def x(path: str) -> Any:
-        return number(f"{name}.{path}", PIXELS, MIDDLE)
+        return number(f"{name}_{path}", PIXELS, MIDDLE)
 
     dots = [
         mark("circle", cx=x(f"logits.{j}"), cy=down + 30 + 4 * (j * 5 % 8), r=2.6,
@@ -62,8 +62,8 @@ def half(name: str, title: str) -> list[Drawing]:
         for j in range(KEYS)
     ]  # fmt: skip
     pieces = [
-        mark("rect", x=number(f"{name}.starts.{j}", 416, 12), y=down + 88, height=20,
-             width=number(f"{name}.shares.{j}", 416), fill=KEY if j == 0 else WEIGHT,
+        mark("rect", x=number(f"{name}_starts.{j}", 416, 12), y=down + 88, height=20,
+             width=number(f"{name}_shares.{j}", 416), fill=KEY if j == 0 else WEIGHT,
              fill_opacity=(0.85, 0.3, 0.16)[0 if j == 0 else 1 + j % 2])
         for j in range(KEYS)
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def half(name: str, title: str) -> list[Drawing]:
         words(
             428,
             down + 16,
-            text(f"typical size {{{name}.spread:.0f}}, largest share {{{name}.largest:.0%}}"),
+            text(f"typical size {{{name}_size:.0f}}, largest share {{{name}_largest:.0%}}"),
             "end",
         ),
         *dots,
@@ -84,7 +84,7 @@ def half(name: str, title: str) -> list[Drawing]:
             "path",
             d=f"M0 {down + 60}l5 9h-10z",
             fill=KEY,
-            transform=move(f"{name}.top", f"{name}.top", PIXELS, MIDDLE, y_scale=0),
+            transform=move(f"{name}_top", f"{name}_top", PIXELS, MIDDLE, y_scale=0),
         ),
         line(12, down + 64, 428, down + 64),
         *ticks,
@@ -107,13 +107,13 @@ scale = Figure(
         *half("divided", "Divided by √dₖ"),
     ],
     says="Width {d_k}: the dot products are about √dₖ = {root:.0f} in size, and one key gets "
-    "{plain.largest:.0%} of the weight. Divided, the best of 64 gets {divided.largest:.0%}.",
+    "{plain_largest:.0%} of the weight. Divided, the best of 64 gets {divided_largest:.0%}.",
     table={
         "root of the width": "{root:.2f}",
-        "root mean square of the products": "{plain.spread:.2f}",
-        "root mean square, divided": "{divided.spread:.2f}",
-        "largest share": "{plain.largest:.4f}",
-        "largest share, divided": "{divided.largest:.4f}",
+        "root mean square of the products": "{plain_size:.2f}",
+        "root mean square, divided": "{divided_size:.2f}",
+        "largest share": "{plain_largest:.4f}",
+        "largest share, divided": "{divided_largest:.4f}",
     },
     controls=(Slider("d_k", "Width dₖ", 512, values=WIDTHS),),
     data={"products": products(8)},
