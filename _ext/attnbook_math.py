@@ -17,6 +17,8 @@ from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
+from attnbook.book.colours import COLOURS, as_variables
+
 logger = logging.getLogger(__name__)
 
 # The font's: a formula is as large as the text around it if their x are equally high.
@@ -42,6 +44,17 @@ WORDS = str.maketrans(
     }
 )
 
+# Queries, keys and values, and what makes them, with their indices; commands, words and indices
+# are passed over.
+GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+INDEX = rf"(?:{GROUP}|\\[a-z]+|\w)"
+NAMES = re.compile(
+    rf"(?P<name>W_[QKV]|[QKV]|[qkv](?=_(?!f))|q(?= ?\\cdot)|(?<=cdot )k)(?:_{INDEX})?(?:\^{INDEX})?"
+    rf"|\\(?:text|operatorname|begin|end|mathrm){GROUP}|\\[A-Za-z]+|[_^]{INDEX}"
+)
+VALUES = re.compile(r"[AOQK]|W_V")  # without these a V is the size of the vocabulary
+KIND = {"q": "query", "k": "key", "v": "value-letter"}
+
 # Glyphs and formulas by their ids, as elements: a page holds those that it uses once.
 shared: dict[str, str] = {}
 
@@ -57,16 +70,34 @@ class Formula:
     problems: tuple[str, ...]
 
 
+def coloured(tex: str) -> str:
+    r"""The formula with the book's colours for queries, keys and values.
+
+    Example:
+        >>> coloured(r"q_i \cdot k_j / \sqrt{d_k}")
+        '\\textcolor{#7424d6}{q_i} \\cdot \\textcolor{#b84d00}{k_j} / \\sqrt{d_k}'
+    """
+
+    def in_colour(found: re.Match[str]) -> str:
+        name = found["name"]
+        if not name or (name == "V" and not VALUES.search(tex)):
+            return found[0]
+        return rf"\textcolor{{{COLOURS[KIND[name[-1].lower()]][0]}}}{{{found[0]}}}"
+
+    return NAMES.sub(in_colour, tex)
+
+
 @cache
 def drawn(tex: str, display: bool) -> Formula:
     """Draw a formula; what it consists of is ``shared``."""
+    tex = coloured(tex)
     made = mathra.render(tex, display=display)
     # The drawing program sets a prime before an index and not above it.
     above = re.sub(r"'(?=_)|(?<=_\w)'|(?<=})'", r"^{{}\\prime}", tex)
     svg = re.sub("mathra-[0-9a-f]+-", "math-", mathra.render(above, display=display)["svg"])
     for path, key in re.findall(r'(<path id="(math-\w+)"[^>]*>)', svg):
         shared[key] = path
-    drawing = svg[svg.index("<g ") : svg.rindex("</g>")]
+    drawing = as_variables(svg[svg.index("<g ") : svg.rindex("</g>")])
     # Thousandths of an em do without decimals; only factors of size are below 10.
     drawing = re.sub(r' [xy]="0"|(?<=\d\d)\.\d+', "", drawing)
     key = f"math-{hashlib.sha256(drawing.encode()).hexdigest()[:8]}"

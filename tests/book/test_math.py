@@ -11,6 +11,8 @@ from built import ROOT
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
+from attnbook.book.colours import COLOURS
+
 PAGE = r"""# One page about $\sqrt{d_k}$
 
 $$
@@ -89,3 +91,18 @@ def test_each_glyph_and_each_formula_is_on_the_page_once(built):
     used = re.findall(r'href="#(math-[^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(ids) == set(used)
+
+
+def test_queries_keys_and_values_have_their_colours_and_indices_have_none(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "_ext")
+    import attnbook_math
+
+    def named(tex):
+        return re.findall(r"\\textcolor\{(#\w+)\}\{(.*?)\}(?!\})", attnbook_math.coloured(tex))
+
+    query, key, value = (COLOURS[name][0] for name in ("query", "key", "value-letter"))
+    assert named(r"QK^\top/\sqrt{d_k}") == [(query, "Q"), (key, r"K^\top")]
+    assert named(r"\sum_j A_{ij} v_j") == [(value, "v_j")]
+    assert named(r"dW_Q = X^\top dQ") == [(query, "W_Q"), (query, "Q")]
+    assert named(r"\sigma_Q k v_f") == []  # an index, a count, a branch
+    assert named(r"\ln V") == []  # the vocabulary
