@@ -9,10 +9,9 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.book.figures import BLUE, GREEN, ORANGE, PURPLE
-
-# What a letter in a picture of cells stands for; a dot is an empty cell.
-COLOURS = {"b": BLUE, "o": ORANGE, "g": GREEN, "p": PURPLE}
+# What a letter in a picture of cells stands for: a weight, or numbers of its own; a dot is an empty
+# cell.
+COLOURS = {"w": "weight", "b": "blue", "o": "olive", "g": "rose", "p": "stream"}
 CELL = 20
 
 
@@ -77,8 +76,7 @@ class Cells(SphinxDirective):
         """One table with its title above it."""
         cells = "".join(
             f'<rect x="{x * CELL + 1}" y="{y * CELL + 1}" width="{CELL - 2}" height="{CELL - 2}" '
-            f'fill="{COLOURS.get(letter, "currentColor")}" '
-            f'opacity="{1 if letter in COLOURS else 0.12}"/>'
+            f'style="fill: var(--{COLOURS.get(letter, "faint")})"/>'
             for y, row in enumerate(rows)
             for x, letter in enumerate(row)
         )
