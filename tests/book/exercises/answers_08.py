@@ -71,7 +71,7 @@ MISTAKES = [
     ),
     ("token_cosine", columns, "lengths of the columns"),
     ("token_cosine", lambda x: different(cosines(x.T)).mean(), "compares columns"),
-    ("token_cosine", lambda x: different(cosines(x)).mean().item(), "must return a tensor"),
+    ("token_cosine", lambda x: different(cosines(x)).mean().item(), "must return"),
     ("token_cosine", lambda x: different(cosines(x)), "expected shape"),
     ("post_norm_cosine", lambda r, v, c, a: (r + c) / (1 + v), "leaves alpha out"),
     ("post_norm_cosine", lambda r, v, c, a: (a * r + c) / (a + v), "its square"),

@@ -189,7 +189,7 @@ MISTAKES = [
     ("exact_match", same_width_only, "wider, and it stops"),
     ("exact_match", lambda *given: 7 * match(*given), "counts the rows"),
     ("exact_match", lambda *given: 100 * match(*given), "percent"),
-    ("exact_match", lambda *given: None, "must return a tensor"),
+    ("exact_match", lambda *given: None, "must return a number"),
     ("exact_match", lambda *given: 0.5, "should be 0.4"),
     ("beam_step", per_beam, "each beginning; two"),
     ("beam_step", per_beam_sorted, "each beginning, sorted"),

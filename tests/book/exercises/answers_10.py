@@ -325,7 +325,7 @@ MISTAKES = [
     ("unigram_loss", mean_of_p, "mean of p first"),
     ("unigram_loss", lambda t, h, v: unigram(t, h.unique(), v), "each different token once"),
     ("unigram_loss", lambda *a: 7.0, "should be"),
-    ("unigram_loss", lambda *a: None, "must return a tensor"),
+    ("unigram_loss", lambda *a: None, "must return a number"),
     ("mean_loss", lambda b: sum(loss for loss, _ in b) / len(b), "mean of the means"),
     ("mean_loss", lambda b: sum(loss * n for loss, n in b), "divide by their number"),
     ("mean_loss", lambda b: sum(loss * n for loss, n in b) / len(b), "number of batches"),

@@ -2,13 +2,61 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError
 from attnbook.embedding import TokenEmbedding
 from attnbook.positions import sinusoidal_positions
+
+
+def _embed_cases() -> dict[str, tuple[Tensor, Tensor, bool]]:
+    table = torch.randn(6, 4, generator=Generator().manual_seed(0))
+    ids = torch.tensor([[5, 0, 0], [2, 1, 5]])
+    return {f"scaled={scaled}": (ids, table, scaled) for scaled in (False, True)}
+
+
+def _embed(ids: Tensor, table: Tensor, scaled: bool) -> Tensor:
+    module = TokenEmbedding(*table.shape, scaled=scaled).to(table.dtype)
+    with torch.no_grad():
+        module.weight.copy_(table)
+        found: Tensor = module(ids)
+    return found
+
+
+def _times(factor: Function) -> Function:
+    """Multiplies what is looked up, if scaled, by a factor computed from ids and table."""
+    return lambda ids, table, scaled: table[ids] * (factor(ids, table) if scaled else 1)
+
+
+EMBED = Exercise(
+    "embed",
+    _embed,
+    {
+        "scaled=True changes nothing: what is looked up is not multiplied": _times(lambda *_: 1),
+        "multiplies by d_model; it is the square root of d_model": _times(
+            lambda ids, table: table.shape[1]
+        ),
+        "divides by sqrt(d_model); the factor multiplies": _times(
+            lambda ids, table: table.shape[1] ** -0.5
+        ),
+        "multiplies by the root of the vocabulary's size; it is that of d_model, table.shape[1]": (
+            _times(lambda ids, table: table.shape[0] ** 0.5)
+        ),
+        "multiplies by the root of the sequence's length; it is that of d_model, table.shape[1]": (
+            _times(lambda ids, table: ids.shape[-1] ** 0.5)
+        ),
+        "multiplies although scaled=False": (
+            lambda ids, table, scaled: table[ids] * table.shape[1] ** 0.5
+        ),
+        "divides although scaled=False": (
+            lambda ids, table, scaled: table[ids] / table.shape[1] ** 0.5
+        ),
+    },
+    _embed_cases,
+)
 
 
 def check_embed(embed: Callable[[Tensor, Tensor, bool], Tensor]) -> None:
@@ -21,35 +69,47 @@ def check_embed(embed: Callable[[Tensor, Tensor, bool], Tensor]) -> None:
         >>> check_embed(lambda ids, table, scaled: table[ids] * (table.shape[1] ** 0.5) ** scaled)
         ✓ embed is right
     """
-    generator = Generator().manual_seed(0)
-    table = torch.randn(6, 4, generator=generator)
-    vocab_size, d_model = table.shape
-    ids = torch.tensor([[5, 0, 0], [2, 1, 5]])
-    found = table[ids]
-    for scaled in (False, True):
-        factor = math.sqrt(d_model)
-        module = TokenEmbedding(vocab_size, d_model, scaled=scaled).to(table.dtype)
-        with torch.no_grad():
-            module.weight.copy_(table)
-            right = module(ids)
-        mistakes = (
-            {
-                "scaled=True changes nothing: what is looked up is not multiplied": found,
-                "multiplies by d_model; it is the square root of d_model": found * d_model,
-                "divides by sqrt(d_model); the factor multiplies": found / factor,
-                "multiplies by the root of the vocabulary's size; it is that of d_model, "
-                "table.shape[1]": found * math.sqrt(vocab_size),
-                "multiplies by the root of the sequence's length; it is that of d_model, "
-                "table.shape[1]": found * math.sqrt(ids.shape[-1]),
-            }
-            if scaled
-            else {
-                "multiplies although scaled=False": found * factor,
-                "divides although scaled=False": found / factor,
-            }
-        )
-        compare("embed", embed(ids, table.clone(), scaled), right, mistakes, f"scaled={scaled}")
-    passed("embed")
+    EMBED.check(embed)
+
+
+def _sinusoids(n_positions: int, d_model: int, *, exponent: float = 2.0, first: int = 0) -> Tensor:
+    pair = torch.arange(d_model // 2)
+    position = torch.arange(first, first + n_positions)[:, None]
+    angle = position * 10000.0 ** (-exponent * pair / d_model)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+
+
+def _one_frequency_a_column(n_positions: int, d_model: int) -> Tensor:
+    column = torch.arange(d_model)
+    angle = torch.arange(n_positions)[:, None] * 10000.0 ** (-column / d_model)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+
+
+SINUSOIDS = Exercise(
+    "sinusoids",
+    sinusoidal_positions,
+    {
+        "all sines come first and all cosines after them; here they alternate": (
+            lambda n, d: _sinusoids(n, d).unflatten(-1, (-1, 2)).mT.flatten(-2)
+        ),
+        "sine and cosine have changed places: column 0 is a sine": (
+            lambda n, d: _sinusoids(n, d).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        ),
+        "counts positions from 1; the first one is 0": partial(_sinusoids, first=1),
+        "the exponent of pair i is i/d_model; it is 2i/d_model": partial(_sinusoids, exponent=1.0),
+        "the exponent of pair i is 4i/d_model: 2i was doubled again": (
+            partial(_sinusoids, exponent=4.0)
+        ),
+        "the two columns of a pair have different frequencies; both use exponent 2i/d_model": (
+            _one_frequency_a_column
+        ),
+        "the frequencies grow with the column; the exponent has a minus": (
+            partial(_sinusoids, exponent=-2.0)
+        ),
+        "is transposed: rows are positions": lambda n, d: _sinusoids(n, d).T,
+    },
+    lambda: {"7 positions, d_model 8": (7, 8)},
+)
 
 
 def check_sinusoids(sinusoids: Callable[[int, int], Tensor]) -> None:
@@ -62,42 +122,56 @@ def check_sinusoids(sinusoids: Callable[[int, int], Tensor]) -> None:
         >>> check_sinusoids(sinusoidal_positions)
         ✓ sinusoids is right
     """
-    n_positions, d_model = 7, 8
-    right = sinusoidal_positions(n_positions, d_model)
-    longer = sinusoidal_positions(n_positions + 1, d_model)
-    sine, cosine = right[:, 0::2], right[:, 1::2]
-    position = torch.arange(n_positions, dtype=right.dtype)[:, None]
+    SINUSOIDS.check(sinusoids)
 
-    def with_exponent(exponent: Tensor) -> Tensor:
-        angle = position * 10000.0**-exponent
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
 
-    pair = torch.arange(d_model // 2, dtype=right.dtype)
-    column = torch.arange(d_model, dtype=right.dtype)
-    every = position * 10000.0 ** (-column / d_model)
-    mistakes = {
-        "all sines come first and all cosines after them; here they alternate": torch.cat(
-            [sine, cosine], dim=-1
+def _content_share_cases() -> dict[str, tuple[Tensor, ...]]:
+    generator = Generator().manual_seed(0)
+    queries = torch.randn(9, 4, generator=generator) + 1.0
+    content_keys = torch.randn(6, 4, generator=generator) + 0.7
+    position_keys = 0.5 * torch.randn(6, 4, generator=generator) - 0.4
+    return {"9 queries and 6 keys": (queries, content_keys, position_keys)}
+
+
+def _content_share(
+    queries: Tensor,
+    content_keys: Tensor,
+    position_keys: Tensor,
+    *,
+    center: tuple[int, ...] = (-1,),
+    share: str = "content",
+    of: str = "logits",
+) -> Tensor:
+    content, position = queries @ content_keys.T, queries @ position_keys.T
+    parts = {"content": content, "position": position, "logits": content + position}
+    if center:
+        parts = {name: part - part.mean(center, keepdim=True) for name, part in parts.items()}
+    return parts[share].pow(2).mean() / parts[of].pow(2).mean()
+
+
+CONTENT_SHARE = Exercise(
+    "content_share",
+    _content_share,
+    {
+        "the rows are not centred: subtract from each row its mean, which the softmax ignores": (
+            partial(_content_share, center=())
         ),
-        "sine and cosine have changed places: column 0 is a sine": torch.stack(
-            [cosine, sine], dim=-1
-        ).flatten(-2),
-        "counts positions from 1; the first one is 0": longer[1:],
-        "the exponent of pair i is i/d_model; it is 2i/d_model": with_exponent(pair / d_model),
-        "the exponent of pair i is 4i/d_model: 2i was doubled again": with_exponent(
-            4 * pair / d_model
+        "the columns are centred (over the queries); the softmax runs over the keys": (
+            partial(_content_share, center=(0,))
         ),
-        "the two columns of a pair have different frequencies; both use exponent 2i/d_model": (
-            torch.where(column % 2 == 0, every.sin(), every.cos())
+        "gives the share of the position; the content was asked for": (
+            partial(_content_share, share="position")
         ),
-        "the frequencies grow with the column; the exponent has a minus": with_exponent(
-            -2 * pair / d_model
+        "is a ratio of standard deviations; a share of the variance is its square": (
+            lambda *given: _content_share(*given).sqrt()
         ),
-        "is transposed: rows are positions": right.T,
-    }
-    result = sinusoids(n_positions, d_model)
-    compare("sinusoids", result, right, mistakes, f"{n_positions} positions, d_model {d_model}")
-    passed("sinusoids")
+        "divides content by position and not by the whole": partial(_content_share, of="position"),
+        "one mean of the whole table is subtracted; each row has its own": (
+            partial(_content_share, center=(0, 1))
+        ),
+    },
+    _content_share_cases,
+)
 
 
 def check_content_share(content_share: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -116,40 +190,45 @@ def check_content_share(content_share: Callable[[Tensor, Tensor, Tensor], Tensor
         >>> check_content_share(content_share)
         ✓ content_share is right
     """
-    generator = Generator().manual_seed(0)
-    queries = torch.randn(9, 4, generator=generator) + 1.0
-    content_keys = torch.randn(6, 4, generator=generator) + 0.7
-    position_keys = 0.5 * torch.randn(6, 4, generator=generator) - 0.4
-    content, position = queries @ content_keys.T, queries @ position_keys.T
+    CONTENT_SHARE.check(content_share)
 
-    def share(part: Tensor, whole: Tensor, dim: int | None) -> Tensor:
-        if dim is not None:
-            part, whole = (x - x.mean(dim, keepdim=True) for x in (part, whole))
-        return part.pow(2).mean() / whole.pow(2).mean()
 
-    right = share(content, content + position, -1)
-    mistakes = {
-        "the rows are not centred: subtract from each row its mean, which the softmax ignores": (
-            share(content, content + position, None)
+def _two_rates(matching_rates: Function, d_model: int, rate: float) -> dict[str, float]:
+    result = matching_rates(d_model, rate)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise MistakeError(f"matching_rates must return (Adam's rate, SGD's), got {result!r}")
+    return {"Adam's rate": result[0], "SGD's rate": result[1]}
+
+
+MATCHING_RATES = Exercise(
+    "matching_rates",
+    lambda d, rate: (math.sqrt(d) * rate, d * rate),
+    {
+        "Adam's rate is left as it was, but the entries are sqrt(d_model) times larger": (
+            lambda d, rate: (rate, d * rate)
         ),
-        "the columns are centred (over the queries); the softmax runs over the keys": share(
-            content, content + position, 0
+        "Adam's rate is divided: larger entries need larger steps": (
+            lambda d, rate: (rate / math.sqrt(d), d * rate)
         ),
-        "gives the share of the position; the content was asked for": share(
-            position, content + position, -1
+        "Adam's rate is multiplied by d_model: that is SGD's; Adam divides the gradient's size "
+        "out": lambda d, rate: (d * rate, d * rate),
+        "SGD's rate is left as it was, but entries grew and gradients shrank": (
+            lambda d, rate: (math.sqrt(d) * rate, rate)
         ),
-        "is a ratio of standard deviations; a share of the variance is its square": right.sqrt(),
-        "divides content by position and not by the whole": share(content, position, -1),
-        "one mean of the whole table is subtracted; each row has its own": (
-            (content - content.mean()).pow(2).mean()
-            / (content + position - (content + position).mean()).pow(2).mean()
+        "SGD's rate is multiplied by sqrt(d_model): that makes up for the larger entries, but the "
+        "gradient is sqrt(d_model) times smaller too": (
+            lambda d, rate: (math.sqrt(d) * rate, math.sqrt(d) * rate)
         ),
-    }
-    result = content_share(queries, content_keys, position_keys)
-    if isinstance(result, float):
-        result = torch.tensor(result)
-    compare("content_share", result, right, mistakes, "9 queries and 6 keys")
-    passed("content_share")
+        "SGD's rate is divided by sqrt(d_model): larger entries need larger steps": (
+            lambda d, rate: (math.sqrt(d) * rate, rate / math.sqrt(d))
+        ),
+        "SGD's rate is divided by d_model: larger entries need larger steps": (
+            lambda d, rate: (math.sqrt(d) * rate, rate / d)
+        ),
+    },
+    lambda: {f"d_model {d} and rate {rate}": (d, rate) for d, rate in ((16, 0.5), (100, 0.01))},
+    _two_rates,
+)
 
 
 def check_matching_rates(matching_rates: Callable[[int, float], tuple[float, float]]) -> None:
@@ -162,43 +241,4 @@ def check_matching_rates(matching_rates: Callable[[int, float], tuple[float, flo
         >>> check_matching_rates(lambda d_model, rate: (d_model ** 0.5 * rate, d_model * rate))
         ✓ matching_rates is right
     """
-    for d_model, rate in ((16, 0.5), (100, 0.01)):
-        root = math.sqrt(d_model)
-        result = matching_rates(d_model, rate)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise MistakeError(f"matching_rates must return (Adam's rate, SGD's), got {result!r}")
-        for name, given, right, mistakes in (
-            (
-                "Adam",
-                result[0],
-                root * rate,
-                {
-                    rate: "is left as it was, but the entries are sqrt(d_model) times larger",
-                    rate / root: "is divided: larger entries need larger steps",
-                    d_model * rate: "is multiplied by d_model: that is SGD's; Adam divides "
-                    "the gradient's size out",
-                },
-            ),
-            (
-                "SGD",
-                result[1],
-                d_model * rate,
-                {
-                    rate: "is left as it was, but entries grew and gradients shrank",
-                    root * rate: "is multiplied by sqrt(d_model): that makes up for the larger "
-                    "entries, but the gradient is sqrt(d_model) times smaller too",
-                    rate / root: "is divided: larger entries need larger steps",
-                    rate / d_model: "is divided: larger entries need larger steps",
-                },
-            ),
-        ):
-            if math.isclose(given, right, rel_tol=1e-9):
-                continue
-            for wrong, words in mistakes.items():
-                if math.isclose(given, wrong, rel_tol=1e-9):
-                    raise MistakeError(f"matching_rates: {name}'s rate {words}")
-            raise MistakeError(
-                f"matching_rates: for d_model {d_model} and rate {rate}, {name}'s should be "
-                f"{right:g}, got {given:g}"
-            )
-    passed("matching_rates")
+    MATCHING_RATES.check(matching_rates)

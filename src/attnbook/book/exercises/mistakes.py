@@ -1,14 +1,21 @@
-"""What all checks share: comparing a result with the right one and with those of typical mistakes.
+"""What all checks share: an exercise with its typical mistakes, each written once, as a function.
 
-A check computes the right answer, and beside it the answers that typical mistakes give. A wrong
-result that equals one of those is named; any other is shown next to the right one.
+A check runs the reader's function and the correct one. Where they differ, it runs the mistaken
+ones, too. A wrong result that equals one of theirs is named; any other is shown next to the correct
+one.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+Function = Callable[..., Any]
 
 
 class MistakeError(AssertionError):
@@ -19,18 +26,75 @@ class MistakeError(AssertionError):
         return [f"✗ {self}"]
 
 
+@dataclass(frozen=True)
+class Exercise:
+    """A function to write, and what readers write instead.
+
+    Attributes:
+        name: The function's name in messages.
+        correct: A function that does what is asked.
+        mistakes: For each message, a function that does what the message says. The first one that
+            gives the reader's result is named.
+        cases: Gives what the functions are run on, the arguments by a few words about them.
+        run: What is compared: given a function and the arguments, a tensor, a number, or several
+            of them by name. It may raise a ``MistakeError`` itself.
+        tolerance: How far numbers may be apart, relative to their size.
+    """
+
+    name: str
+    correct: Function
+    mistakes: Mapping[str, Function]
+    cases: Callable[[], Mapping[str, tuple[Any, ...]]]
+    run: Function = lambda function, *arguments: function(*arguments)
+    tolerance: float = 1e-6
+
+    def check(self, function: Function) -> None:
+        """Say that the function is right, or raise a ``MistakeError``."""
+        self.examine(function)
+        passed(self.name)
+
+    def examine(self, function: Function) -> None:
+        """Raise a ``MistakeError`` that names the mistake, unless the function is right."""
+        for case, arguments in self.cases().items():
+            self.compare(self.results(function, arguments), case, arguments)
+
+    def results(self, function: Function, arguments: tuple[Any, ...]) -> dict[str, object]:
+        """What is compared, by name, and without one where there is only one."""
+        results = self.run(function, *deepcopy(arguments))
+        return results if isinstance(results, dict) else {"": results}
+
+    def compare(self, results: Mapping[str, object], case: str, arguments: tuple[Any, ...]) -> None:
+        """Raise a ``MistakeError`` unless results are those of the correct function."""
+        for part, right in self.results(self.correct, arguments).items():
+            wrong = self._mistaken(part, arguments)
+            result, right = _number(results[part]), _number(right)
+            compare(self.name, result, right, wrong, case, part, self.tolerance)
+
+    def _mistaken(self, part: str, arguments: tuple[Any, ...]) -> Iterator[tuple[str, Tensor]]:
+        for mistake, function in self.mistakes.items():
+            with suppress(Exception):  # some make no sense in this case: shapes do not fit
+                yield mistake, _number(self.results(function, arguments)[part])
+
+
 def compare(
-    name: str, result: object, right: Tensor, mistakes: Mapping[str, Tensor], case: str
+    name: str,
+    result: object,
+    right: Tensor,
+    mistakes: Iterable[tuple[str, Tensor]] | Mapping[str, Tensor],
+    case: str,
+    part: str = "",
+    tolerance: float = 1e-6,
 ) -> None:
     """Raise a ``MistakeError`` that names the mistake, unless the result is right."""
     if not isinstance(result, Tensor):
-        raise MistakeError(f"{name} must return a tensor, got {type(result).__name__}")
+        kind = "tensor" if right.ndim else "number"
+        raise MistakeError(f"{name} must return a {kind}, got {type(result).__name__}")
     if result.is_complex() or result.dtype == torch.bool:
         raise MistakeError(f"{name} must return real numbers, got {result.dtype}")
-    if same(result, right):
+    if same(result, right, tolerance):
         return
-    for mistake, wrong in mistakes.items():
-        if same(result, wrong):
+    for mistake, wrong in mistakes.items() if isinstance(mistakes, Mapping) else mistakes:
+        if same(result, wrong, tolerance):
             raise MistakeError(f"{name}: {mistake}")
     if result.shape != right.shape:
         raise MistakeError(
@@ -40,20 +104,27 @@ def compare(
         raise MistakeError(
             f"{name}: {case}, right but for rounding: compute in {right.dtype}, got {result.dtype}"
         )
-    worst = int((result - right).abs().nan_to_num(math.inf).argmax())
+    difference = (result - right).abs().nan_to_num(math.inf).masked_fill(result == right, 0)
+    worst = int(difference.argmax())
     place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(worst), right.shape))
-    what = f"entry ({place})" if place else "it"
+    what = f"entry ({place})" + (f" of {part}" if part else "") if place else part or "it"
+    digits = 6 if place else 10
     raise MistakeError(
-        f"{name}: {case}, {what} should be {right.flatten()[worst]:.6g}, "
-        f"got {result.flatten()[worst]:.6g}"
+        f"{name}: {case}, {what} should be {right.flatten()[worst]:.{digits}g}, "
+        f"got {result.flatten()[worst]:.{digits}g}"
     )
 
 
-def same(a: Tensor, b: Tensor) -> bool:
+def same(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> bool:
     """Equal up to rounding."""
-    return a.shape == b.shape and torch.allclose(a.to(b.dtype), b, rtol=1e-6, atol=1e-9)
+    return a.shape == b.shape and torch.allclose(a.to(b.dtype), b, rtol=tolerance, atol=1e-9)
 
 
 def passed(name: str) -> None:
     """Say so."""
     print(f"✓ {name} is right")
+
+
+def _number(result: Any) -> Any:
+    """A Python number as a tensor."""
+    return torch.tensor(result, dtype=torch.float64) if isinstance(result, int | float) else result
