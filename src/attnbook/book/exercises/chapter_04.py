@@ -1,13 +1,61 @@
 """Exercises of chapter 04."""
 
-import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
-from attnbook.attention import attention_logits, attention_weights
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed
+from attnbook.attention import (
+    attention_logits,
+    attention_weights,
+    scaled_dot_product_attention,
+)
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError, passed
+
+
+def _scaled_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
+    generator = Generator().manual_seed(0)
+    query, key = (torch.randn(2, n, 6, generator=generator) for n in (3, 5))
+    return {"3 queries, 5 keys, d_k 6": (query, key)}
+
+
+def _scaled_weights(q: Tensor, k: Tensor, *, d_k: float | None = None, dim: int = -1) -> Tensor:
+    products: Tensor = q @ k.mT
+    return (products / (q.shape[-1] if d_k is None else d_k) ** 0.5).softmax(dim)
+
+
+SCALED_WEIGHTS = Exercise(
+    "scaled_weights",
+    lambda q, k: attention_weights(attention_logits(q, k)),
+    {
+        "the products are not divided by sqrt(d_k)": partial(_scaled_weights, d_k=1),
+        "divides by d_k; it is the square root of d_k": (
+            lambda q, k: _scaled_weights(q, k, d_k=q.shape[-1] ** 2)
+        ),
+        "multiplies by sqrt(d_k); the factor divides": (
+            lambda q, k: _scaled_weights(q, k, d_k=1 / q.shape[-1])
+        ),
+        "divides by the root of the number of keys; it is that of d_k, query.shape[-1]": (
+            lambda q, k: _scaled_weights(q, k, d_k=k.shape[-2])
+        ),
+        "divides by the root of the number of queries; it is that of d_k, query.shape[-1]": (
+            lambda q, k: _scaled_weights(q, k, d_k=q.shape[-2])
+        ),
+        "the softmax runs over the queries; it runs over the keys, dim=-1": (
+            partial(_scaled_weights, dim=-2)
+        ),
+        "the softmax runs over the batch; it runs over the keys, dim=-1": (
+            partial(_scaled_weights, dim=0)
+        ),
+        "returns the logits: the softmax is missing": attention_logits,
+        "divides after the softmax; rows then don't sum to one": (
+            lambda q, k: (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5
+        ),
+        "is transposed: rows are queries": lambda q, k: _scaled_weights(q, k).mT,
+    },
+    _scaled_weights_cases,
+)
 
 
 def check_scaled_weights(scaled_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -20,36 +68,65 @@ def check_scaled_weights(scaled_weights: Callable[[Tensor, Tensor], Tensor]) -> 
         >>> check_scaled_weights(lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
         ✓ scaled_weights is right
     """
-    generator = Generator().manual_seed(0)
-    n_queries, n_keys, d_head = 3, 5, 6
-    query = torch.randn(2, n_queries, d_head, generator=generator)
-    key = torch.randn(2, n_keys, d_head, generator=generator)
-    products = query @ key.mT
-    root = math.sqrt(d_head)
-    right = attention_weights(attention_logits(query, key))
-    mistakes = {
-        "the products are not divided by sqrt(d_k)": products.softmax(-1),
-        "divides by d_k; it is the square root of d_k": (products / d_head).softmax(-1),
-        "multiplies by sqrt(d_k); the factor divides": (products * root).softmax(-1),
-        "divides by the root of the number of keys; it is that of d_k, query.shape[-1]": (
-            products / math.sqrt(n_keys)
-        ).softmax(-1),
-        "divides by the root of the number of queries; it is that of d_k, query.shape[-1]": (
-            products / math.sqrt(n_queries)
-        ).softmax(-1),
-        "the softmax runs over the queries; it runs over the keys, dim=-1": (
-            products / root
-        ).softmax(-2),
-        "the softmax runs over the batch; it runs over the keys, dim=-1": (products / root).softmax(
-            0
-        ),
-        "returns the logits: the softmax is missing": products / root,
-        "divides after the softmax; rows then don't sum to one": products.softmax(-1) / root,
-        "is transposed: rows are queries": right.mT,
+    SCALED_WEIGHTS.check(scaled_weights)
+
+
+def _masked_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
+    logits = torch.randn(3, 4, generator=Generator().manual_seed(0))
+    # neither the mask nor its opposite leaves a query without a key
+    some = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
+    empty = some.clone()
+    empty[1] = False
+    return {
+        "every row keeps a key": (logits, some),
+        "query 1 may attend to nothing": (logits, empty),
     }
-    result = scaled_weights(query.clone(), key.clone())
-    compare("scaled_weights", result, right, mistakes, "3 queries, 5 keys, d_k 6")
-    passed("scaled_weights")
+
+
+def _run_masked_weights(masked_weights: Function, logits: Tensor, mask: Tensor) -> object:
+    empty = ~mask.any(-1)
+    result = masked_weights(logits, mask)
+    if isinstance(result, Tensor) and result.shape == mask.shape and result[empty].isnan().any():
+        raise MistakeError(
+            "masked_weights: a row without any allowed key is NaN: the softmax of nothing but -inf"
+        )
+    return result
+
+
+def _fill(logits: Tensor, mask: Tensor, value: float = -torch.inf) -> Tensor:
+    return logits.masked_fill(~mask, value)
+
+
+MASKED_WEIGHTS = Exercise(
+    "masked_weights",
+    attention_weights,
+    {
+        "the mask is turned round: True means may attend": (
+            lambda logits, mask: _fill(logits, ~mask).softmax(-1)
+        ),
+        "the mask acts after the softmax: rows don't sum to one": (
+            lambda logits, mask: logits.softmax(-1) * mask
+        ),
+        "forbidden logits are set to 0 and not to -inf: e^0 is 1": (
+            lambda logits, mask: (logits * mask).softmax(-1)
+        ),
+        "the mask is ignored": lambda logits, mask: logits.softmax(-1),
+        "the mask is added to the logits: True counts as 1": (
+            lambda logits, mask: (logits + mask).softmax(-1)
+        ),
+        "the softmax runs over the queries; it runs over the keys, dim=-1": (
+            lambda logits, mask: _fill(logits, mask).softmax(-2)
+        ),
+        "a row without any allowed key gets equal weights, the forbidden keys among them": (
+            lambda logits, mask: _fill(logits, mask, -1e9).softmax(-1)
+        ),
+        "a row without any allowed key attends as if there were no mask": (
+            lambda logits, mask: _fill(logits, mask | ~mask.any(-1, keepdim=True)).softmax(-1)
+        ),
+    },
+    _masked_weights_cases,
+    _run_masked_weights,
+)
 
 
 def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -62,42 +139,10 @@ def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> 
         >>> check_masked_weights(attention_weights)
         ✓ masked_weights is right
     """
-    generator = Generator().manual_seed(0)
-    logits = torch.randn(3, 4, generator=generator)
-    # neither the mask nor its opposite leaves a query without a key
-    some = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
-    everything = logits.softmax(-1)
-    blocked = logits.masked_fill(~some, -torch.inf)
-    mistakes = {
-        "the mask is turned round: True means may attend": logits.masked_fill(
-            some, -torch.inf
-        ).softmax(-1),
-        "the mask acts after the softmax: rows don't sum to one": everything * some,
-        "forbidden logits are set to 0 and not to -inf: e^0 is 1": (logits * some).softmax(-1),
-        "the mask is ignored": everything,
-        "the mask is added to the logits: True counts as 1": (logits + some).softmax(-1),
-        "the softmax runs over the queries; it runs over the keys, dim=-1": blocked.softmax(-2),
-    }
-    result = masked_weights(logits.clone(), some.clone())
-    right = attention_weights(logits, some)
-    compare("masked_weights", result, right, mistakes, "every row keeps a key")
-
-    empty = some.clone()
-    empty[1] = False
-    leaf = logits.clone().requires_grad_()
-    result = masked_weights(leaf, empty.clone())
-    right = attention_weights(logits, empty)
-    nan, even, unmasked = right.clone(), right.clone(), right.clone()
-    nan[1], even[1], unmasked[1] = torch.nan, 0.25, everything[1]
-    if isinstance(result, Tensor) and result.shape == nan.shape and result[1].isnan().any():
-        raise MistakeError(
-            "masked_weights: a row without any allowed key is NaN: the softmax of nothing but -inf"
-        )
-    mistakes = {
-        "a row without any allowed key gets equal weights, the forbidden keys among them": even,
-        "a row without any allowed key attends as if there were no mask": unmasked,
-    }
-    compare("masked_weights", result, right, mistakes, "query 1 may attend to nothing")
+    MASKED_WEIGHTS.examine(masked_weights)
+    logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
+    leaf = logits.requires_grad_()
+    result = masked_weights(leaf, mask)
     if not result.requires_grad:
         raise MistakeError("masked_weights: the gradient is missing: is there a detach()?")
     result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
@@ -107,6 +152,41 @@ def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> 
             "allowed key was NaN before it was set to zero"
         )
     passed("masked_weights")
+
+
+def _softmax_jacobian(a: Tensor) -> Tensor:
+    """By torch, from logits that have these weights."""
+    jacobian: Tensor = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), a.log())
+    return jacobian
+
+
+SOFTMAX_JACOBIAN = Exercise(
+    "softmax_jacobian",
+    _softmax_jacobian,
+    {
+        "only the diagonal is there: a logit changes every weight of its row": (
+            lambda a: torch.diag(a * (1 - a))
+        ),
+        "has a plus: a larger logit makes the other weights smaller": (
+            lambda a: torch.diag(a) + torch.outer(a, a)
+        ),
+        "the diagonal lacks the term a_i": lambda a: -torch.outer(a, a),
+        "the term -a_i a_j is missing: a logit changes the other weights too": torch.diag,
+        "the term -a_i a_j is missing on the diagonal": (
+            lambda a: torch.diag(a + a**2) - torch.outer(a, a)
+        ),
+        "the sign is turned round": lambda a: torch.outer(a, a) - torch.diag(a),
+        "gives the diagonal as a vector; a matrix was asked for": lambda a: a * (1 - a),
+        "takes the softmax of the weights once more: they are weights already": (
+            lambda a: _softmax_jacobian(a.softmax(-1))
+        ),
+    },
+    lambda: {
+        "5 keys": (
+            torch.randn(5, generator=Generator().manual_seed(0), dtype=torch.float64).softmax(-1),
+        )
+    },
+)
 
 
 def check_softmax_jacobian(softmax_jacobian: Callable[[Tensor], Tensor]) -> None:
@@ -119,26 +199,71 @@ def check_softmax_jacobian(softmax_jacobian: Callable[[Tensor], Tensor]) -> None
         >>> check_softmax_jacobian(lambda a: torch.diag(a) - torch.outer(a, a))
         ✓ softmax_jacobian is right
     """
-    logits = torch.randn(5, generator=Generator().manual_seed(0), dtype=torch.float64)
-    weights = logits.softmax(-1)
-    right = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), logits)
-    outer, diagonal = torch.outer(weights, weights), torch.diag(weights)
-    mistakes = {
-        "only the diagonal is there: a logit changes every weight of its row": torch.diag(
-            weights * (1 - weights)
+    SOFTMAX_JACOBIAN.check(softmax_jacobian)
+
+
+def _edge_attention_cases() -> dict[str, tuple[Tensor, ...]]:
+    generator = Generator().manual_seed(0)
+    query, key = torch.randn(2, 6, 4, generator=generator)
+    value = torch.randn(6, 3, generator=generator)
+    mask = torch.rand(6, 6, generator=generator) < 0.5
+    mask[2] = False  # a node without an edge
+    return {"6 tokens, one of them without an edge": (query, key, value, mask.nonzero())}
+
+
+def _run_edge_attention(edge_attention: Function, *given: Tensor) -> object:
+    result = edge_attention(*given)
+    if isinstance(result, Tensor) and result.shape == given[2].shape and result[2].isnan().any():
+        raise MistakeError("edge_attention: a target without an edge is NaN; it gets zeros")
+    return result
+
+
+def _table(edges: Tensor, tokens: int) -> Tensor:
+    mask = torch.zeros(tokens, tokens, dtype=torch.bool)
+    mask[edges[:, 0], edges[:, 1]] = True
+    return mask
+
+
+def _edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, mask=_table(edges, len(query)))
+
+
+def _divided_by(total: Function) -> Function:
+    """Divides the exponentials of the logits by this function of them."""
+
+    def edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+        raw = attention_logits(query, key).exp() * _table(edges, len(query))
+        output: Tensor = raw / total(raw) @ value
+        return output
+
+    return edge_attention
+
+
+EDGE_ATTENTION = Exercise(
+    "edge_attention",
+    _edge_attention,
+    {
+        "the edges are read as (source, target); a row is (target, source)": (
+            lambda q, k, v, edges: _edge_attention(q, k, v, edges.flip(1))
         ),
-        "has a plus: a larger logit makes the other weights smaller": diagonal + outer,
-        "the diagonal lacks the term a_i": -outer,
-        "the term -a_i a_j is missing: a logit changes the other weights too": diagonal,
-        "the term -a_i a_j is missing on the diagonal": diagonal - outer + torch.diag(weights**2),
-        "the sign is turned round": outer - diagonal,
-        "gives the diagonal as a vector; a matrix was asked for": weights * (1 - weights),
-        "takes the softmax of the weights once more: they are weights already": (
-            torch.diag(weights.softmax(-1)) - torch.outer(weights.softmax(-1), weights.softmax(-1))
+        "the products are not divided by sqrt(d_k)": (
+            lambda q, k, v, edges: _edge_attention(q * q.shape[1] ** 0.5, k, v, edges)
         ),
-    }
-    compare("softmax_jacobian", softmax_jacobian(weights.clone()), right, mistakes, "5 keys")
-    passed("softmax_jacobian")
+        "the weights of the edges that leave a node sum to one; it is those that end in it": (
+            _divided_by(lambda raw: raw.sum(0).clamp(min=1e-300))
+        ),
+        "the weights are not divided by their sum": _divided_by(lambda raw: 1),
+        "one softmax over all edges; each target has its own": _divided_by(lambda raw: raw.sum()),
+        "the edges are ignored: every node hears every node": (
+            lambda q, k, v, edges: scaled_dot_product_attention(q, k, v)
+        ),
+        "each target gets the plain mean of its sources: the logits are missing": (
+            lambda q, k, v, edges: _edge_attention(0 * q, k, v, edges)
+        ),
+    },
+    _edge_attention_cases,
+    _run_edge_attention,
+)
 
 
 def check_edge_attention(
@@ -157,41 +282,11 @@ def check_edge_attention(
         >>> check_edge_attention(edge_attention)
         ✓ edge_attention is right
     """
-    generator = Generator().manual_seed(0)
-    tokens, d_head, d_value = 6, 4, 3
-    query, key = torch.randn(2, tokens, d_head, generator=generator)
-    value = torch.randn(tokens, d_value, generator=generator)
-    mask = torch.rand(tokens, tokens, generator=generator) < 0.5
-    mask[2] = False  # a node without an edge
-
-    def answer(mask: Tensor, scale: float | None = None) -> Tensor:
-        return attention_weights(attention_logits(query, key, scale=scale), mask) @ value
-
-    logits = attention_logits(query, key)
-    raw = logits.exp() * mask
-    over_sources = raw / raw.sum(0, keepdim=True).clamp(min=1e-300)
-    right = answer(mask)
-    mistakes = {
-        "the edges are read as (source, target); a row is (target, source)": answer(mask.T),
-        "the products are not divided by sqrt(d_k)": answer(mask, 1.0),
-        "the weights of the edges that leave a node sum to one; it is those that end in it": (
-            over_sources @ value
-        ),
-        "the weights are not divided by their sum": raw @ value,
-        "one softmax over all edges; each target has its own": raw / raw.sum() @ value,
-        "the edges are ignored: every node hears every node": answer(torch.ones_like(mask)),
-        "each target gets the plain mean of its sources: the logits are missing": (
-            mask / mask.sum(-1, keepdim=True).clamp(min=1) @ value.to(torch.get_default_dtype())
-        ),
-    }
-    result = edge_attention(query.clone(), key.clone(), value.clone(), mask.nonzero())
-    if isinstance(result, Tensor) and result.shape == right.shape and result[2].isnan().any():
-        raise MistakeError("edge_attention: a target without an edge is NaN; it gets zeros")
-    compare("edge_attention", result, right, mistakes, "6 tokens, one of them without an edge")
-    big = 1000 * query
-    result = edge_attention(big, key.clone(), value.clone(), mask.nonzero())
-    expected = attention_weights(attention_logits(big, key), mask) @ value
-    if not torch.allclose(result.to(expected.dtype), expected, rtol=1e-4, atol=1e-6):
+    EDGE_ATTENTION.examine(edge_attention)
+    ((query, *others),) = _edge_attention_cases().values()
+    given = 1000 * query, *others
+    right = _edge_attention(*given)
+    if not torch.allclose(edge_attention(*given).to(right.dtype), right, rtol=1e-4, atol=1e-6):
         raise MistakeError(
             "edge_attention: right for small logits and wrong for large ones: subtract the "
             "largest logit of each target (not that of all edges) before the exponential"
