@@ -21,8 +21,8 @@ def _scaled_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _scaled_weights(q: Tensor, k: Tensor, *, d_k: float | None = None, dim: int = -1) -> Tensor:
-    products: Tensor = q @ k.mT
-    return (products / (q.shape[-1] if d_k is None else d_k) ** 0.5).softmax(dim)
+    logits: Tensor = q @ k.mT / (q.shape[-1] if d_k is None else d_k) ** 0.5
+    return logits.softmax(dim)
 
 
 SCALED_WEIGHTS = Exercise(
@@ -225,7 +225,9 @@ def _table(edges: Tensor, tokens: int) -> Tensor:
 
 
 def _edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
-    return scaled_dot_product_attention(query, key, value, mask=_table(edges, len(query)))
+    mask = _table(edges, len(query))
+    output: Tensor = scaled_dot_product_attention(query, key, value, mask=mask)
+    return output
 
 
 def _divided_by(total: Function) -> Function:

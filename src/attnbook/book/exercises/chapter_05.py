@@ -1,11 +1,47 @@
 """Exercises of chapter 05."""
 
 from collections.abc import Callable
+from functools import partial
+from math import prod
 
 import torch
 from torch import Generator, Tensor
 
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError
+
+
+def _counted(*shape: int) -> Tensor:
+    return torch.arange(prod(shape), dtype=torch.float64).view(shape)
+
+
+def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+    return x.view(*x.shape[:-1], n_heads, -1).transpose(1, 2)
+
+
+SPLIT_HEADS = Exercise(
+    "split_heads",
+    _split_heads,
+    {
+        "views as (batch, heads, tokens, d_head) at once: head 0 holds whole tokens and not the "
+        "first columns of every token; view as (batch, tokens, heads, d_head), then transpose": (
+            lambda x, n_heads: x.view(len(x), n_heads, x.shape[1], -1)
+        ),
+        "is (batch, tokens, heads, d_head): the transpose is missing": (
+            lambda x, n_heads: x.unflatten(-1, (n_heads, -1))
+        ),
+        "gives head h every n_heads-th column; it is the h-th run of neighbouring columns": (
+            lambda x, n_heads: x.unflatten(-1, (-1, n_heads)).permute(0, 3, 1, 2)
+        ),
+        "transposes the last two sizes: it is (batch, heads, d_head, tokens)": (
+            lambda x, n_heads: _split_heads(x, n_heads).mT
+        ),
+        "lets batch and heads change places: it is (heads, batch, tokens, d_head)": (
+            lambda x, n_heads: _split_heads(x, n_heads).transpose(0, 1)
+        ),
+        "numbers the heads from the end": lambda x, n_heads: _split_heads(x, n_heads).flip(1),
+    },
+    lambda: {"6 tokens of width 12, 3 heads": (_counted(2, 6, 12), 3)},
+)
 
 
 def check_split_heads(split_heads: Callable[[Tensor, int], Tensor]) -> None:
@@ -18,30 +54,25 @@ def check_split_heads(split_heads: Callable[[Tensor, int], Tensor]) -> None:
         >>> check_split_heads(lambda x, n_heads: x.unflatten(-1, (n_heads, -1)).transpose(1, 2))
         ✓ split_heads is right
     """
-    batch, tokens, n_heads, d_head = 2, 6, 3, 4
-    x = torch.arange(batch * tokens * n_heads * d_head, dtype=torch.float64)
-    x = x.view(batch, tokens, n_heads * d_head)
-    parts = x.view(batch, tokens, n_heads, d_head)
-    right = parts.transpose(1, 2)
-    strided = x.view(batch, tokens, d_head, n_heads)
-    mistakes = {
-        "views as (batch, heads, tokens, d_head) at once: head 0 holds whole tokens and not the "
-        "first columns of every token; view as (batch, tokens, heads, d_head), then transpose": (
-            x.view(batch, n_heads, tokens, d_head)
+    SPLIT_HEADS.check(split_heads)
+
+
+MERGE_HEADS = Exercise(
+    "merge_heads",
+    lambda heads: heads.transpose(1, 2).flatten(-2),
+    {
+        "reshapes without transposing back: a row then holds several tokens of one head": (
+            lambda heads: heads.reshape(len(heads), heads.shape[2], -1)
         ),
-        "is (batch, tokens, heads, d_head): the transpose is missing": parts,
-        "gives head h every n_heads-th column; it is the h-th run of neighbouring columns": (
-            strided.permute(0, 3, 1, 2)
+        "transposes but does not put the heads side by side": lambda heads: heads.transpose(1, 2),
+        "mixes the columns of the heads: head 0's columns come first, then head 1's": (
+            lambda heads: heads.permute(0, 2, 3, 1).flatten(-2)
         ),
-        "transposes the last two sizes: it is (batch, heads, d_head, tokens)": right.mT,
-        "lets batch and heads change places: it is (heads, batch, tokens, d_head)": (
-            right.transpose(0, 1)
-        ),
-        "numbers the heads from the end": right.flip(1),
-    }
-    case = f"{tokens} tokens of width {n_heads * d_head}, {n_heads} heads"
-    compare("split_heads", split_heads(x.clone(), n_heads), right, mistakes, case)
-    passed("split_heads")
+        "adds the heads up; they are put side by side, and W_O adds": lambda heads: heads.sum(1),
+        "takes the mean of the heads; they are put side by side": lambda heads: heads.mean(1),
+    },
+    lambda: {"3 heads of 4 numbers, 6 tokens": (_counted(2, 3, 6, 4),)},
+)
 
 
 def check_merge_heads(merge_heads: Callable[[Tensor], Tensor]) -> None:
@@ -54,24 +85,38 @@ def check_merge_heads(merge_heads: Callable[[Tensor], Tensor]) -> None:
         >>> check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(-2))
         ✓ merge_heads is right
     """
-    batch, n_heads, tokens, d_head = 2, 3, 6, 4
-    heads = torch.arange(batch * n_heads * tokens * d_head, dtype=torch.float64)
-    heads = heads.view(batch, n_heads, tokens, d_head)
-    right = heads.transpose(1, 2).flatten(-2)
-    mistakes = {
-        "reshapes without transposing back: a row then holds several tokens of one head": (
-            heads.reshape(batch, tokens, n_heads * d_head)
+    MERGE_HEADS.check(merge_heads)
+
+
+SHARED_AS_FULL = Exercise(
+    "shared_as_full",
+    lambda block, n: torch.block_diag(*[block] * n),
+    {
+        "repeats the block everywhere: a slice must not reach the other heads, so there are zeros "
+        "outside the diagonal": lambda block, n: block.repeat(n, n),
+        "stacks the blocks side by side: every head would see the first slice only": (
+            lambda block, n: block.repeat(1, n)
         ),
-        "transposes but does not put the heads side by side": heads.transpose(1, 2),
-        "mixes the columns of the heads: head 0's columns come first, then head 1's": (
-            heads.permute(0, 2, 3, 1).flatten(-2)
+        "stacks the blocks below each other: every head would see the first slice only": (
+            lambda block, n: block.repeat(n, 1)
         ),
-        "adds the heads up; they are put side by side, and W_O adds": heads.sum(1),
-        "takes the mean of the heads; they are put side by side": heads.mean(1),
-    }
-    case = f"{n_heads} heads of {d_head} numbers, {tokens} tokens"
-    compare("merge_heads", merge_heads(heads.clone()), right, mistakes, case)
-    passed("merge_heads")
+        "transposes the block: both weights are (out, in)": (
+            lambda block, n: torch.block_diag(*[block.T] * n)
+        ),
+        "spreads each number of the block over the heads: the heads' columns are neighbours": (
+            lambda block, n: torch.kron(block, torch.eye(n))
+        ),
+        "fills one block of the diagonal and leaves the other heads zero": (
+            lambda block, n: torch.block_diag(block, *[0 * block] * (n - 1))
+        ),
+    },
+    lambda: {
+        "a block of 2 × 2, 3 heads": (
+            torch.randn(2, 2, generator=Generator().manual_seed(0), dtype=torch.float64),
+            3,
+        )
+    },
+)
 
 
 def check_shared_as_full(shared_as_full: Callable[[Tensor, int], Tensor]) -> None:
@@ -84,30 +129,42 @@ def check_shared_as_full(shared_as_full: Callable[[Tensor, int], Tensor]) -> Non
         >>> check_shared_as_full(lambda block, n_heads: torch.block_diag(*[block] * n_heads))
         ✓ shared_as_full is right
     """
-    n_heads = 3
-    block = torch.randn(2, 2, generator=Generator().manual_seed(0), dtype=torch.float64)
-    eye = torch.eye(n_heads, dtype=block.dtype)
-    right = torch.kron(eye, block)
-    mistakes = {
-        "repeats the block everywhere: a slice must not reach the other heads, so there are zeros "
-        "outside the diagonal": block.repeat(n_heads, n_heads),
-        "stacks the blocks side by side: every head would see the first slice only": (
-            block.repeat(1, n_heads)
+    SHARED_AS_FULL.check(shared_as_full)
+
+
+def _ordered(order: Tensor, weight: Tensor) -> Tensor:
+    """The heads of a weight, as many as the order is long, in that order."""
+    return weight.view(len(order), -1, weight.shape[1])[order].flatten(0, 1)
+
+
+def _run_from_tiled(from_tiled: Function, weight: Tensor, *numbers: int) -> object:
+    result = from_tiled(weight, *numbers)
+    if isinstance(result, Tensor) and result.shape == (6, 2, 5):
+        raise MistakeError("from_tiled: the heads are not put below each other again")
+    return result
+
+
+FROM_TILED = Exercise(
+    "from_tiled",
+    lambda weight, n, n_kv: _ordered(torch.arange(n).view(-1, n_kv).T.flatten(), weight),
+    {
+        "leaves the heads as they are": lambda weight, n, n_kv: weight,
+        "goes the other way, from neighbours to tiled": (
+            lambda weight, n, n_kv: _ordered(torch.arange(n).view(n_kv, -1).T.flatten(), weight)
         ),
-        "stacks the blocks below each other: every head would see the first slice only": (
-            block.repeat(n_heads, 1)
+        "moves single rows; a head is d_head rows, which stay together": (
+            lambda weight, n, n_kv: weight[torch.arange(len(weight)).view(-1, n_kv).T.flatten()]
         ),
-        "transposes the block: both weights are (out, in)": torch.kron(eye, block.T.contiguous()),
-        "spreads each number of the block over the heads: the heads' columns are neighbours": (
-            torch.kron(block, eye)
+        "turns the order of the heads round": (
+            lambda weight, n, n_kv: _ordered(torch.arange(n).flip(0), weight)
         ),
-        "fills one block of the diagonal and leaves the other heads zero": torch.block_diag(
-            block, torch.zeros(4, 4, dtype=block.dtype)
-        ),
-    }
-    result = shared_as_full(block.clone(), n_heads)
-    compare("shared_as_full", result, right, mistakes, f"a block of 2 × 2, {n_heads} heads")
-    passed("shared_as_full")
+    },
+    lambda: {
+        f"6 heads, {n_kv_heads} sets of keys and values": (_counted(12, 5), 6, n_kv_heads)
+        for n_kv_heads in (2, 3)
+    },
+    _run_from_tiled,
+)
 
 
 def check_from_tiled(from_tiled: Callable[[Tensor, int, int], Tensor]) -> None:
@@ -123,28 +180,35 @@ def check_from_tiled(from_tiled: Callable[[Tensor, int, int], Tensor]) -> None:
         >>> check_from_tiled(from_tiled)
         ✓ from_tiled is right
     """
-    d_head, d_model = 2, 5
-    for n_heads, n_kv_heads in ((6, 2), (6, 3)):
-        weight = torch.arange(n_heads * d_head * d_model, dtype=torch.float64)
-        weight = weight.view(n_heads * d_head, d_model)
-        numbers = torch.arange(n_heads)
-        order = numbers.view(-1, n_kv_heads).T.flatten()
-        back = numbers.view(n_kv_heads, -1).T.flatten()
-        heads = weight.unflatten(0, (n_heads, d_head))
-        rows = torch.arange(n_heads * d_head).view(-1, n_kv_heads).T.flatten()
-        mistakes = {
-            "leaves the heads as they are": weight,
-            "goes the other way, from neighbours to tiled": heads[back].flatten(0, 1),
-            "moves single rows; a head is d_head rows, which stay together": weight[rows],
-            "turns the order of the heads round": heads.flip(0).flatten(0, 1),
-        }
-        result = from_tiled(weight.clone(), n_heads, n_kv_heads)
-        if isinstance(result, Tensor) and result.shape == heads.shape:
-            raise MistakeError("from_tiled: the heads are not put below each other again")
-        right = heads[order].flatten(0, 1)
-        case = f"{n_heads} heads, {n_kv_heads} sets of keys and values"
-        compare("from_tiled", result, right, mistakes, case)
-    passed("from_tiled")
+    FROM_TILED.check(from_tiled)
+
+
+def _cache_bytes(*sizes: int, kept: int = 2, without: int | None = None) -> int:
+    return kept * prod(size for i, size in enumerate(sizes) if i != without)
+
+
+CACHE_BYTES = Exercise(
+    "cache_bytes",
+    _cache_bytes,
+    {
+        "counts the keys or the values; both are kept": partial(_cache_bytes, kept=1),
+        "counts queries too; a token's query is used once and not kept": (
+            partial(_cache_bytes, kept=3)
+        ),
+        "counts one layer": partial(_cache_bytes, without=0),
+        "counts one token": partial(_cache_bytes, without=1),
+        "counts one set of keys and values": partial(_cache_bytes, without=2),
+        "leaves d_head out": partial(_cache_bytes, without=3),
+        "counts numbers; bytes were asked for": partial(_cache_bytes, without=4),
+        "grows with the square of the tokens: the table of attention weights is not kept": (
+            lambda *sizes: sizes[1] * _cache_bytes(*sizes)
+        ),
+        "counts bits; bytes were asked for": partial(_cache_bytes, kept=16),
+    },
+    lambda: {
+        "3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13),
+    },
+)
 
 
 def check_cache_bytes(cache_bytes: Callable[[int, int, int, int, int], int]) -> None:
@@ -157,26 +221,4 @@ def check_cache_bytes(cache_bytes: Callable[[int, int, int, int, int], int]) -> 
         >>> check_cache_bytes(lambda n, t, h, d, b: 2 * n * t * h * d * b)
         ✓ cache_bytes is right
     """
-    n_layers, n_tokens, n_kv_heads, d_head, bytes_each = 3, 7, 5, 11, 13
-    once = n_layers * n_tokens * n_kv_heads * d_head * bytes_each
-    given = cache_bytes(n_layers, n_tokens, n_kv_heads, d_head, bytes_each)
-    mistakes = {
-        once: "counts the keys or the values; both are kept",
-        3 * once: "counts queries too; a token's query is used once and not kept",
-        2 * once // n_layers: "counts one layer",
-        2 * once // n_tokens: "counts one token",
-        2 * once // n_kv_heads: "counts one set of keys and values",
-        2 * once // d_head: "leaves d_head out",
-        2 * once // bytes_each: "counts numbers; bytes were asked for",
-        2 * once * n_tokens: "grows with the square of the tokens: the table of attention weights "
-        "is not kept",
-        16 * once: "counts bits; bytes were asked for",
-    }
-    if given in mistakes:
-        raise MistakeError(f"cache_bytes: {mistakes[given]}")
-    if given != 2 * once:
-        raise MistakeError(
-            f"cache_bytes: {n_layers} layers, {n_tokens} tokens, {n_kv_heads} sets of {d_head} "
-            f"numbers, {bytes_each} bytes each: should be {2 * once}, got {given}"
-        )
-    passed("cache_bytes")
+    CACHE_BYTES.check(cache_bytes)
