@@ -1,12 +1,45 @@
 """Exercises of chapter 07."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError
+
+
+def _packed_gain(fan_in: int, fan_out: int, n_parts: int) -> float:
+    return math.sqrt((fan_in + n_parts * fan_out) / (fan_in + fan_out))
+
+
+PACKED_GAIN = Exercise(
+    "packed_gain",
+    _packed_gain,
+    {
+        "is the factor on the variance; a gain multiplies the standard deviation: take the root": (
+            lambda *given: _packed_gain(*given) ** 2
+        ),
+        "makes the entries smaller still; they are too small already": (
+            lambda *given: 1 / _packed_gain(*given)
+        ),
+        "is the root of the number of parts: the fan-in is not repeated": (
+            lambda fan_in, fan_out, n_parts: math.sqrt(n_parts)
+        ),
+        "is the number of parts: the fan-in is not repeated, and the gain is a root": (
+            lambda fan_in, fan_out, n_parts: n_parts
+        ),
+        "is √2, which is right for three square matrices only": lambda *given: math.sqrt(2),
+        "repeats the fan-in in place of the fan-out: the matrices share their input": (
+            lambda fan_in, fan_out, n_parts: _packed_gain(fan_out, fan_in, n_parts)
+        ),
+    },
+    lambda: {
+        f"{n_parts} matrices from {fan_in} to {fan_out}": (fan_in, fan_out, n_parts)
+        for fan_in, fan_out, n_parts in ((512, 512, 3), (40, 10, 5))
+    },
+)
 
 
 def check_packed_gain(packed_gain: Callable[[int, int, int], float]) -> None:
@@ -19,23 +52,40 @@ def check_packed_gain(packed_gain: Callable[[int, int, int], float]) -> None:
         >>> check_packed_gain(lambda n_in, n_out, n: ((n_in + n * n_out) / (n_in + n_out)) ** 0.5)
         ✓ packed_gain is right
     """
-    for fan_in, fan_out, n_parts in ((512, 512, 3), (40, 10, 5)):
-        alone, packed = fan_in + fan_out, fan_in + n_parts * fan_out
-        right = math.sqrt(packed / alone)
-        mistakes = {
-            "is the factor on the variance; a gain multiplies the standard deviation: take the "
-            "root": right**2,
-            "makes the entries smaller still; they are too small already": 1 / right,
-            "is the root of the number of parts: the fan-in is not repeated": math.sqrt(n_parts),
-            "is the number of parts: the fan-in is not repeated, and the gain is a root": n_parts,
-            "is √2, which is right for three square matrices only": math.sqrt(2),
-            "repeats the fan-in in place of the fan-out: the matrices share their input": (
-                math.sqrt((n_parts * fan_in + fan_out) / alone)
-            ),
-        }
-        case = f"{n_parts} matrices from {fan_in} to {fan_out}"
-        _number("packed_gain", packed_gain(fan_in, fan_out, n_parts), right, mistakes, case)
-    passed("packed_gain")
+    PACKED_GAIN.check(packed_gain)
+
+
+def _logit_variance(d_model: int, std_q: float, std_k: float, rho: float) -> float:
+    return (d_model * std_q**2) * (d_model * std_k**2) * (1 - rho)
+
+
+LOGIT_VARIANCE = Exercise(
+    "logit_variance",
+    _logit_variance,
+    {
+        "leaves rho out: what all keys have in common shifts a whole row, which a softmax does "
+        "not see": lambda d, q, k, rho: _logit_variance(d, q, k, 0),
+        "takes the common part from the queries too: a query's common part acts like the rest": (
+            lambda d, q, k, rho: _logit_variance(d, q, k, rho) * (1 - rho)
+        ),
+        "multiplies by rho, the common part; it is the rest that differs within a row": (
+            lambda d, q, k, rho: _logit_variance(d, q, k, 1 - rho)
+        ),
+        "is a standard deviation; the variance is its square": (
+            lambda *given: math.sqrt(_logit_variance(*given))
+        ),
+        "takes the standard deviations for variances: they must be squared": (
+            lambda d, q, k, rho: _logit_variance(d, math.sqrt(q), math.sqrt(k), rho)
+        ),
+        "counts d_model once; query and key have a sum over d_model numbers each": (
+            lambda d, *given: _logit_variance(d, *given) / d
+        ),
+        "is the variance of the query; a logit has the key as a second factor": (
+            lambda d, q, k, rho: d * q**2
+        ),
+    },
+    lambda: {"d_model 300, rho 0.4": (300, 0.05, 0.07, 0.4)},
+)
 
 
 def check_logit_variance(logit_variance: Callable[[int, float, float, float], float]) -> None:
@@ -48,28 +98,49 @@ def check_logit_variance(logit_variance: Callable[[int, float, float, float], fl
         >>> check_logit_variance(lambda d, q, k, rho: d * q**2 * d * k**2 * (1 - rho))
         ✓ logit_variance is right
     """
-    d_model, std_q, std_k, rho = 300, 0.05, 0.07, 0.4
-    query, key = d_model * std_q**2, d_model * std_k**2
-    right = query * key * (1 - rho)
-    mistakes = {
-        "leaves rho out: what all keys have in common shifts a whole row, which a softmax does "
-        "not see": query * key,
-        "takes the common part from the queries too: a query's common part acts like the rest": (
-            right * (1 - rho)
+    LOGIT_VARIANCE.check(logit_variance)
+
+
+def _output_variance_cases() -> dict[str, tuple[Tensor, float, float]]:
+    logits = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64)
+    return {"values of variance 3.0, rho 0.3": (logits.softmax(-1), 3.0, 0.3)}
+
+
+def _output_variance(weights: Tensor, variance: float, rho: float, *, dim: int = -1) -> Tensor:
+    return variance * (rho + (1 - rho) * weights.pow(2).sum(dim))
+
+
+OUTPUT_VARIANCE = Exercise(
+    "output_variance",
+    _output_variance,
+    {
+        "leaves rho out: what values have in common passes through a mean": (
+            lambda weights, variance, rho: _output_variance(weights, variance, 0)
         ),
-        "multiplies by rho, the common part; it is the rest that differs within a row": (
-            query * key * rho
+        "divides by the number of keys: that is right for equal weights only": (
+            lambda weights, *given: _output_variance((0 * weights).softmax(-1), *given)
         ),
-        "is a standard deviation; the variance is its square": math.sqrt(right),
-        "takes the standard deviations for variances: they must be squared": (
-            d_model**2 * std_q * std_k * (1 - rho)
+        "sums over queries; a query's output is a mean over keys": (
+            partial(_output_variance, dim=-2)
         ),
-        "counts d_model once; query and key have a sum over d_model numbers each": right / d_model,
-        "is the variance of the query; a logit has the key as a second factor": query,
-    }
-    given = logit_variance(d_model, std_q, std_k, rho)
-    _number("logit_variance", given, right, mistakes, f"d_model {d_model}, rho {rho}")
-    passed("logit_variance")
+        "sums the weights and not their squares: that is 1 in every row": (
+            lambda weights, *given: _output_variance(weights.sqrt(), *given)
+        ),
+        "changes rho and 1 − rho: it is the part of its own that is averaged away": (
+            lambda weights, variance, rho: _output_variance(weights, variance, 1 - rho)
+        ),
+        "gives standard deviations; the variance is their square": (
+            lambda *given: _output_variance(*given).sqrt()
+        ),
+        "takes the value's variance for a standard deviation and squares it": (
+            lambda weights, variance, rho: _output_variance(weights, variance**2, rho)
+        ),
+        "gives one number, the mean over queries; each query has its own": (
+            lambda *given: _output_variance(*given).mean()
+        ),
+    },
+    _output_variance_cases,
+)
 
 
 def check_output_variance(output_variance: Callable[[Tensor, float, float], Tensor]) -> None:
@@ -82,32 +153,38 @@ def check_output_variance(output_variance: Callable[[Tensor, float, float], Tens
         >>> check_output_variance(lambda a, v, rho: v * (rho + (1 - rho) * (a**2).sum(-1)))
         ✓ output_variance is right
     """
+    OUTPUT_VARIANCE.check(output_variance)
+
+
+def _fold_bias_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
-    weights = torch.randn(5, 7, generator=generator, dtype=torch.float64).softmax(-1)
-    variance, rho = 3.0, 0.3
-    squares = weights.pow(2).sum(-1)
-    right = variance * (rho + (1 - rho) * squares)
-    mistakes = {
-        "leaves rho out: what values have in common passes through a mean": variance * squares,
-        "divides by the number of keys: that is right for equal weights only": (
-            torch.full_like(right, variance * (rho + (1 - rho) / weights.shape[-1]))
-        ),
-        "sums over queries; a query's output is a mean over keys": (
-            variance * (rho + (1 - rho) * weights.pow(2).sum(-2))
-        ),
-        "sums the weights and not their squares: that is 1 in every row": (
-            torch.full_like(right, variance)
-        ),
-        "changes rho and 1 − rho: it is the part of its own that is averaged away": (
-            variance * ((1 - rho) + rho * squares)
-        ),
-        "gives standard deviations; the variance is their square": right.sqrt(),
-        "takes the value's variance for a standard deviation and squares it": variance * right,
-        "gives one number, the mean over queries; each query has its own": right.mean(),
+    shapes = (4, 4), (4,), (4,)
+    return {
+        "a W_O of 4 × 4": tuple(
+            torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+        )
     }
-    result = output_variance(weights.clone(), variance, rho)
-    compare("output_variance", result, right, mistakes, f"values of variance {variance}, rho {rho}")
-    passed("output_variance")
+
+
+FOLD_BIAS = Exercise(
+    "fold_bias",
+    lambda W, b_v, b_o: b_o + b_v @ W.T,
+    {
+        "multiplies with the stored weight: nn.Linear stores (out, in), and computes with its "
+        "transpose": lambda W, b_v, b_o: b_o + b_v @ W,
+        "loses the output's own bias": lambda W, b_v, b_o: b_v @ W.T,
+        "adds the value's bias as it is; it goes through W_O first": lambda W, b_v, b_o: b_o + b_v,
+        "subtracts; both biases add to the output": lambda W, b_v, b_o: b_o - b_v @ W.T,
+        "sends the output's bias through W_O; it is added behind it": (
+            lambda W, b_v, b_o: b_v + b_o @ W.T
+        ),
+        "sends both biases through W_O; the output's is added behind it": (
+            lambda W, b_v, b_o: (b_v + b_o) @ W.T
+        ),
+        "leaves the output's bias as it was": lambda W, b_v, b_o: b_o,
+    },
+    _fold_bias_cases,
+)
 
 
 def check_fold_bias(fold_bias: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -120,26 +197,70 @@ def check_fold_bias(fold_bias: Callable[[Tensor, Tensor, Tensor], Tensor]) -> No
         >>> check_fold_bias(lambda weight, b_v, b_o: b_o + b_v @ weight.T)
         ✓ fold_bias is right
     """
-    generator = Generator().manual_seed(0)
-    weight, value, output = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        for shape in ((4, 4), (4,), (4,))
-    )
-    mistakes = {
-        "multiplies with the stored weight: nn.Linear stores (out, in), and computes with its "
-        "transpose": output + value @ weight,
-        "loses the output's own bias": value @ weight.T,
-        "adds the value's bias as it is; it goes through W_O first": output + value,
-        "subtracts; both biases add to the output": output - value @ weight.T,
-        "sends the output's bias through W_O; it is added behind it": value + weight @ output,
-        "sends both biases through W_O; the output's is added behind it": (
-            (value + output) @ weight.T
+    FOLD_BIAS.check(fold_bias)
+
+
+def _drawn(deviation: Function) -> Function:
+    """Draws uniformly, with the standard deviation that d_model, d_head and n_heads give."""
+
+    def per_head_(weight: Tensor, n_heads: int) -> Tensor:
+        n_rows, d_model = weight.shape
+        bound = math.sqrt(3) * deviation(d_model, n_rows // n_heads, n_heads)
+        return weight.uniform_(-bound, bound)
+
+    return per_head_
+
+
+def _deviation(per_head_: Function, weight: Tensor, n_heads: int) -> float:
+    """The standard deviation of what is drawn, if it is drawn uniformly and alike for all heads."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        per_head_(weight, n_heads)
+    largest, std = weight.abs().max().item(), weight.std().item()
+    if not largest:
+        raise MistakeError("per_head: leaves the weight as it was; it should be redrawn in place")
+    if not math.isfinite(largest):
+        raise MistakeError("per_head: draws numbers that are not finite")
+    if weight.view(n_heads, -1).std(1).min() < 0.9 * std:
+        raise MistakeError("per_head: the heads differ in size; each should be drawn alike")
+    if torch.equal(*weight.view(n_heads, -1)[:2]):
+        raise MistakeError("per_head: gives all heads the same numbers")
+    if abs(weight.mean().item()) > 0.1 * std:
+        raise MistakeError("per_head: is not uniform on ±a: the mean is not 0")
+    if largest > 2 * std:
+        raise MistakeError("per_head: is not uniform: some entries are far from all others")
+    return std
+
+
+PER_HEAD = Exercise(
+    "per_head",
+    _drawn(lambda d, d_head, n: math.sqrt(2 / (d + d_head))),
+    {
+        "counts all heads as one matrix; each head has d_head outputs of its own": (
+            _drawn(lambda d, d_head, n: math.sqrt(2 / (d + n * d_head)))
         ),
-        "leaves the output's bias as it was": output,
-    }
-    result = fold_bias(weight.clone(), value.clone(), output.clone())
-    compare("fold_bias", result, output + value @ weight.T, mistakes, "a W_O of 4 × 4")
-    passed("fold_bias")
+        "takes the standard deviation for the bound: a uniform distribution on ±a has the "
+        "standard deviation a/√3": _drawn(lambda d, d_head, n: math.sqrt(2 / (d + d_head) / 3)),
+        "takes the variance for the bound; the bound is √3 times its root": (
+            _drawn(lambda d, d_head, n: 2 / (d + d_head) / math.sqrt(3))
+        ),
+        "counts the fan-in alone": _drawn(lambda d, d_head, n: math.sqrt(2 / d)),
+        "divides the fan-in by the heads, too; every head reads the whole token": (
+            _drawn(lambda d, d_head, n: math.sqrt(2 / (d / n + d_head)))
+        ),
+        "leaves out the 2 of 2/(fan_in + fan_out)": (
+            _drawn(lambda d, d_head, n: math.sqrt(1 / (d + d_head)))
+        ),
+    },
+    lambda: {
+        "standard deviation of 4 heads from 400 to 150": (
+            torch.zeros(600, 400, dtype=torch.float64),
+            4,
+        )
+    },
+    _deviation,
+    tolerance=0.01,
+)
 
 
 def check_per_head(per_head_: Callable[[Tensor, int], object]) -> None:
@@ -155,57 +276,4 @@ def check_per_head(per_head_: Callable[[Tensor, int], object]) -> None:
         >>> check_per_head(per_head_)
         ✓ per_head is right
     """
-    d_model, n_heads, d_head = 400, 4, 150
-    weight = torch.zeros(n_heads * d_head, d_model, dtype=torch.float64)
-    with torch.no_grad():
-        per_head_(weight, n_heads)
-    largest, std = weight.abs().max().item(), weight.std().item()
-    if not largest:
-        raise MistakeError("per_head: leaves the weight as it was; it should be redrawn in place")
-    if not math.isfinite(largest):
-        raise MistakeError("per_head: draws numbers that are not finite")
-    if weight.view(n_heads, -1).std(1).min() < 0.9 * std:
-        raise MistakeError("per_head: the heads differ in size; each should be drawn alike")
-    if torch.equal(*weight.view(n_heads, -1)[:2]):
-        raise MistakeError("per_head: gives all heads the same numbers")
-    if abs(weight.mean().item()) > 0.1 * std:
-        raise MistakeError("per_head: is not uniform on ±a: the mean is not 0")
-    if largest > 2 * std:
-        raise MistakeError("per_head: is not uniform: some entries are far from all others")
-    right = math.sqrt(2 / (d_model + d_head))
-    mistakes = {
-        "counts all heads as one matrix; each head has d_head outputs of its own": math.sqrt(
-            2 / (d_model + n_heads * d_head)
-        ),
-        "takes the standard deviation for the bound: a uniform distribution on ±a has the "
-        "standard deviation a/√3": right / math.sqrt(3),
-        "takes the variance for the bound; the bound is √3 times its root": right**2 / math.sqrt(3),
-        "counts the fan-in alone": math.sqrt(2 / d_model),
-        "divides the fan-in by the heads, too; every head reads the whole token": math.sqrt(
-            2 / (d_model / n_heads + d_head)
-        ),
-        "leaves out the 2 of 2/(fan_in + fan_out)": math.sqrt(1 / (d_model + d_head)),
-    }
-    case = f"standard deviation of {n_heads} heads from {d_model} to {d_head}"
-    _number("per_head", std, right, mistakes, case, tolerance=0.005)
-    passed("per_head")
-
-
-def _number(
-    name: str,
-    given: object,
-    right: float,
-    mistakes: Mapping[str, float],
-    case: str,
-    *,
-    tolerance: float = 1e-9,
-) -> None:
-    """Raise a ``MistakeError`` unless the number is right."""
-    if not isinstance(given, int | float):
-        raise MistakeError(f"{name} must return a number, got {type(given).__name__}")
-    if math.isclose(given, right, rel_tol=tolerance):
-        return
-    for mistake, wrong in mistakes.items():
-        if math.isclose(given, wrong, rel_tol=tolerance):
-            raise MistakeError(f"{name}: {mistake}")
-    raise MistakeError(f"{name}: {case}, should be {right:.10g}, got {given:.10g}")
+    PER_HEAD.check(per_head_)
