@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from attnbook.blocks import Block
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed, same
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError, same
 
 MATRICES = (
     "attention.query",
@@ -17,6 +17,68 @@ MATRICES = (
     "feed_forward.outer",
 )
 ENDS = ("attention.output", "feed_forward.outer")
+
+
+def _scale_branches_cases() -> dict[str, tuple[list[Block]]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        blocks = [Block(8, 2, 16) for _ in range(5)]
+    return {"5 blocks: factors (block, which of W_Q, W_K, W_V, W_O, W_1, W_2)": (blocks,)}
+
+
+def _scaled(factor: Function, *matrices: str) -> Function:
+    """Multiplies these matrices, in place, by a factor that the number of blocks gives."""
+
+    def scale_branches(blocks: list[Block]) -> None:
+        for block in blocks:
+            for name in matrices:
+                block.get_parameter(f"{name}.weight").data *= factor(len(blocks))
+
+    return scale_branches
+
+
+def _factors(scale_branches: Function, blocks: list[Block]) -> Tensor:
+    """What each matrix of each block is multiplied by."""
+
+    def weights() -> list[Tensor]:
+        found = [block.get_parameter(f"{name}.weight") for block in blocks for name in MATRICES]
+        return [weight.detach().clone() for weight in found]
+
+    before = weights()
+    scale_branches(blocks)
+    ratios = [each / old for each, old in zip(weights(), before, strict=True)]
+    for i, ratio in enumerate(ratios):
+        if not same(ratio, ratio.mean().expand_as(ratio)):
+            block, name = divmod(i, len(MATRICES))
+            raise MistakeError(
+                f"scale_branches: {MATRICES[name]} of block {block} is not multiplied by one number"
+            )
+    return torch.stack([ratio.mean() for ratio in ratios]).view(len(blocks), -1)
+
+
+SCALE_BRANCHES = Exercise(
+    "scale_branches",
+    _scaled(lambda n: (2 * n) ** -0.5, *ENDS),
+    {
+        "nothing has changed: divide the weights in place": lambda blocks: None,
+        "divides by sqrt(N); a block has two branches, so there are 2N": (
+            _scaled(lambda n: n**-0.5, *ENDS)
+        ),
+        "divides by 2N; variances add, so it is the root": _scaled(lambda n: 0.5 / n, *ENDS),
+        "divides W_O alone; half of the branches end in W_2": (
+            _scaled(lambda n: (2 * n) ** -0.5, ENDS[0])
+        ),
+        "divides W_2 alone; half of the branches end in W_O": (
+            _scaled(lambda n: (2 * n) ** -0.5, ENDS[1])
+        ),
+        "divides every matrix; only what ends a branch, W_O and W_2": (
+            _scaled(lambda n: (2 * n) ** -0.5, *MATRICES)
+        ),
+        "multiplies by sqrt(2N) instead of dividing": _scaled(lambda n: (2 * n) ** 0.5, *ENDS),
+    },
+    _scale_branches_cases,
+    _factors,
+)
 
 
 def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> None:
@@ -33,55 +95,49 @@ def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> Non
         >>> check_scale_branches(scale_branches)
         ✓ scale_branches is right
     """
-    n = 5
-    right = dict.fromkeys(MATRICES, 1.0) | dict.fromkeys(ENDS, (2 * n) ** -0.5)
-    mistakes: dict[str, dict[str, float]] = {
-        "nothing has changed: divide the weights in place": {},
-        "divides by sqrt(N); a block has two branches, so there are 2N": dict.fromkeys(
-            ENDS, n**-0.5
+    SCALE_BRANCHES.check(scale_branches)
+
+
+def _token_cosine_cases() -> dict[str, tuple[Tensor]]:
+    x = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    return {"five tokens of width 7": (x * torch.arange(1.0, 6.0)[:, None],)}  # different lengths
+
+
+def _different(products: Tensor) -> Tensor:
+    """The products of two different tokens."""
+    return products[~torch.eye(len(products), dtype=torch.bool)]
+
+
+def _cosines(x: Tensor) -> Tensor:
+    unit: Tensor = x / x.norm(dim=-1, keepdim=True)
+    return unit @ unit.T
+
+
+TOKEN_COSINE = Exercise(
+    "token_cosine",
+    lambda x: _different(_cosines(x)).mean(),
+    {
+        "counts each token with itself, whose cosine is 1": lambda x: _cosines(x).mean(),
+        "sums the pairs; divide by their number": lambda x: _different(_cosines(x)).sum(),
+        "divides by tokens² and leaves out the diagonal: there are n(n − 1) pairs": (
+            lambda x: _different(_cosines(x)).sum() / len(x) ** 2
         ),
-        "divides by 2N; variances add, so it is the root": dict.fromkeys(ENDS, 0.5 / n),
-        "divides W_O alone; half of the branches end in W_2": {ENDS[0]: (2 * n) ** -0.5},
-        "divides W_2 alone; half of the branches end in W_O": {ENDS[1]: (2 * n) ** -0.5},
-        "divides every matrix; only what ends a branch, W_O and W_2": dict.fromkeys(
-            MATRICES, (2 * n) ** -0.5
+        "takes dot products, and not cosines: divide by both lengths": (
+            lambda x: _different(x @ x.T).mean()
         ),
-        "multiplies by sqrt(2N) instead of dividing": dict.fromkeys(ENDS, (2 * n) ** 0.5),
-    }
-    state = torch.get_rng_state()
-    torch.manual_seed(0)
-    blocks = [Block(8, 2, 16) for _ in range(n)]
-    torch.set_rng_state(state)
-    before = [_weights(block) for block in blocks]
-    scale_branches(blocks)
-    after = [_weights(block) for block in blocks]
-
-    def multiplied_by(factors: dict[str, float], i: int) -> list[str]:
-        """Matrices of block i that were not."""
-        return [
-            name
-            for name in MATRICES
-            if not same(after[i][name], factors.get(name, 1.0) * before[i][name])
-        ]
-
-    wrong = [i for i in range(n) if multiplied_by(right, i)]
-    if wrong:
-        for mistake, factors in mistakes.items():
-            if not any(multiplied_by(factors, i) for i in range(n)):
-                raise MistakeError(f"scale_branches: {mistake}")
-        i = wrong[0]
-        name = multiplied_by(right, i)[0]
-        found = float((after[i][name] / before[i][name]).mean())
-        raise MistakeError(
-            f"scale_branches: of {n} blocks, {name} of block {i} should be multiplied by "
-            f"{right[name]:.4f}, got {found:.4f} on average"
-        )
-    passed("scale_branches")
-
-
-def _weights(block: nn.Module) -> dict[str, Tensor]:
-    parameters = dict(block.named_parameters())
-    return {name: parameters[f"{name}.weight"].detach().clone() for name in MATRICES}
+        "subtracts the mean token first; then what they have in common is gone": (
+            lambda x: _different(_cosines(x - x.mean(dim=0))).mean()
+        ),
+        "subtracts each token's own mean: that is a correlation": (
+            lambda x: _different(_cosines(x - x.mean(dim=1, keepdim=True))).mean()
+        ),
+        "divides by the lengths of the columns; a token is a row": (
+            lambda x: _different((x / x.norm(dim=0)) @ (x / x.norm(dim=0)).T).mean()
+        ),
+        "compares columns; a token is a row": lambda x: _different(_cosines(x.T)).mean(),
+    },
+    _token_cosine_cases,
+)
 
 
 def check_token_cosine(token_cosine: Callable[[Tensor], Tensor]) -> None:
@@ -97,38 +153,40 @@ def check_token_cosine(token_cosine: Callable[[Tensor], Tensor]) -> None:
         >>> check_token_cosine(token_cosine)
         ✓ token_cosine is right
     """
-    generator = Generator().manual_seed(0)
-    x = torch.randn(5, 7, generator=generator, dtype=torch.float64) + 0.5
-    x *= torch.arange(1.0, 6.0)[:, None]  # of different lengths
-    different = ~torch.eye(5, dtype=torch.bool)
+    TOKEN_COSINE.check(token_cosine)
 
-    def table(x: Tensor) -> Tensor:
-        unit = x / x.norm(dim=-1, keepdim=True)
-        cosines: Tensor = unit @ unit.T
-        return cosines
 
-    right = table(x)[different].mean()
-    across = x / x.norm(dim=0)
-    mistakes = {
-        "counts each token with itself, whose cosine is 1": table(x).mean(),
-        "sums the pairs; divide by their number": table(x)[different].sum(),
-        "divides by tokens² and leaves out the diagonal: there are n(n − 1) pairs": (
-            table(x)[different].sum() / 25
+def _post_norm_cosine_cases() -> dict[str, tuple[Tensor, Tensor, Tensor, float]]:
+    rho, c_f = torch.tensor([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6]], dtype=torch.float64)
+    return {"alpha = 1.5": (rho, torch.full_like(rho, 0.7), c_f, 1.5)}
+
+
+POST_NORM_COSINE = Exercise(
+    "post_norm_cosine",
+    lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v),
+    {
+        "leaves alpha out: it multiplies x": lambda rho, v, c, alpha: (rho + c) / (1 + v),
+        "multiplies by alpha; variances and covariances are multiplied by its square": (
+            lambda rho, v, c, alpha: (alpha * rho + c) / (alpha + v)
         ),
-        "takes dot products, and not cosines: divide by both lengths": (x @ x.T)[different].mean(),
-        "subtracts the mean token first; then what they have in common is gone": table(
-            x - x.mean(dim=0)
-        )[different].mean(),
-        "subtracts each token's own mean: that is a correlation": table(
-            x - x.mean(dim=1, keepdim=True)
-        )[different].mean(),
-        "divides by the lengths of the columns; a token is a row": (across @ across.T)[
-            different
-        ].mean(),
-        "compares columns; a token is a row": table(x.T)[~torch.eye(7, dtype=torch.bool)].mean(),
-    }
-    compare("token_cosine", token_cosine(x.clone()), right, mistakes, "five tokens of width 7")
-    passed("token_cosine")
+        "alpha² is missing below: the variance of alpha x is alpha²": (
+            lambda rho, v, c, alpha: (alpha**2 * rho + c) / (1 + v)
+        ),
+        "alpha² is missing above: the covariance of alpha x is alpha² rho": (
+            lambda rho, v, c, alpha: (rho + c) / (alpha**2 + v)
+        ),
+        "is not divided by the variance: the norm does that": (
+            lambda rho, v, c, alpha: alpha**2 * rho + c
+        ),
+        "divides by the standard deviation; a product of two tokens is divided twice": (
+            lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v).sqrt()
+        ),
+        "leaves out what the branch's outputs have in common, c_f": (
+            lambda rho, v, c, alpha: alpha**2 * rho / (alpha**2 + v)
+        ),
+    },
+    _post_norm_cosine_cases,
+)
 
 
 def check_post_norm_cosine(
@@ -145,27 +203,4 @@ def check_post_norm_cosine(
         ... )
         ✓ post_norm_cosine is right
     """
-    rho = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    v_f, c_f = torch.full_like(rho, 0.7), torch.tensor([0.2, 0.4, 0.6], dtype=torch.float64)
-    alpha = 1.5
-    mistakes = {
-        "leaves alpha out: it multiplies x": (rho + c_f) / (1 + v_f),
-        "multiplies by alpha; variances and covariances are multiplied by its square": (
-            (alpha * rho + c_f) / (alpha + v_f)
-        ),
-        "alpha² is missing below: the variance of alpha x is alpha²": (alpha**2 * rho + c_f)
-        / (1 + v_f),
-        "alpha² is missing above: the covariance of alpha x is alpha² rho": (rho + c_f)
-        / (alpha**2 + v_f),
-        "is not divided by the variance: the norm does that": alpha**2 * rho + c_f,
-        "divides by the standard deviation; a product of two tokens is divided twice": (
-            (alpha**2 * rho + c_f) / (alpha**2 + v_f).sqrt()
-        ),
-        "leaves out what the branch's outputs have in common, c_f": alpha**2
-        * rho
-        / (alpha**2 + v_f),
-    }
-    result = post_norm_cosine(rho.clone(), v_f.clone(), c_f.clone(), alpha)
-    right = (alpha**2 * rho + c_f) / (alpha**2 + v_f)
-    compare("post_norm_cosine", result, right, mistakes, "alpha = 1.5")
-    passed("post_norm_cosine")
+    POST_NORM_COSINE.check(post_norm_cosine)
