@@ -1,11 +1,13 @@
 """Exercises of chapter 09."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbook.book.exercises.mistakes import MistakeError, compare, passed
+from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError, passed
 
 PADDING, START, END = range(3)
 
@@ -35,6 +37,51 @@ HINTS: dict[str, str | dict[str, str]] = {  # which of the patient's numbers rul
 }
 
 
+def _run_shift(shift: Function, target: Tensor) -> Tensor:
+    read, labels = _tensors("shift", shift(target), 2)
+    if read.shape != labels.shape:
+        raise MistakeError(
+            "shift: each token that is read has one to predict, got shapes "
+            f"{tuple(read.shape)} and {tuple(labels.shape)}"
+        )
+    if torch.equal(read, labels):
+        raise MistakeError("shift: not shifted, both are the same: the decoder can copy")
+    return torch.stack([read.masked_fill(labels == PADDING, PADDING), labels]).double()
+
+
+SHIFT = Exercise(
+    "shift",
+    lambda y: (y[:, :-1], y[:, 1:]),
+    {
+        "shifted the wrong way: the decoder reads a token and has to predict the one before": (
+            lambda y: (y[:, 1:], y[:, :-1])
+        ),
+        "the start token is among what has to be predicted": (
+            lambda y: (torch.cat([y[:, :1], y[:, :-1]], dim=1), y)
+        ),
+        "drops the end token from what has to be predicted: nothing would teach the model to end": (
+            lambda y: (y[:, :-1], y[:, 1:].masked_fill(y[:, 1:] == END, PADDING))
+        ),
+        "drops the last token of every row; in the longest row that is the end token": (
+            lambda y: (y[:, :-2], y[:, 1:-1])
+        ),
+        "shifted by two: a token lies between what is read and what has to be predicted": (
+            lambda y: (y[:, :-2], y[:, 2:])
+        ),
+        "rolls: what comes first has to be predicted after the last": (
+            lambda y: (y, y.roll(-1, dims=1))
+        ),
+        "shifts the rows of the batch; tokens are the second dimension": lambda y: (y[:-1], y[1:]),
+    },
+    lambda: {
+        "three targets (first index 0: read, 1: to predict)": (
+            torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0], [1, 9, 4, 2, 0]]),
+        )
+    },
+    _run_shift,
+)
+
+
 def check_shift(shift: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
     """Check ``shift(target)`` of chapter 09: what the decoder reads, and what it has to predict.
 
@@ -47,46 +94,100 @@ def check_shift(shift: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
         >>> check_shift(lambda target: (target[:, :-1], target[:, 1:]))
         ✓ shift is right
     """
-    target = torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0], [1, 9, 4, 2, 0]])
-    read, labels = _tensors("shift", shift(target.clone()), 2)
-    if read.shape != labels.shape:
-        raise MistakeError(
-            "shift: each token that is read has one to predict, got shapes "
-            f"{tuple(read.shape)} and {tuple(labels.shape)}"
+    SHIFT.check(shift)
+
+
+ENCODER, DECODER, CROSS = (
+    "the encoder's self-attention",
+    "the decoder's self-attention",
+    "the cross-attention",
+)
+PADDED = "attends to padding: block its columns, the keys; blocking its rows does not help"
+NEGATED = "is False where it should be True: True = may attend"
+
+
+def _three_masks(which: str = "", change: Function | None = None) -> Function:
+    """Changes one of the masks, which ``change`` gets with what masks padding alone."""
+
+    def three_masks(source: Tensor, target: Tensor, padding_id: int) -> tuple[Tensor, ...]:
+        real, own = ((ids != padding_id)[:, None, None] for ids in (source, target))
+        masks = {ENCODER: (real, real), DECODER: (_lower(own, 4), own), CROSS: (real, real)}
+        return tuple(
+            change(*each) if change and name == which else each[0] for name, each in masks.items()
         )
-    if torch.equal(read, labels):
-        raise MistakeError("shift: not shifted, both are the same: the decoder can copy")
-    before, after = target[:, :-1], target[:, 1:]
 
-    def pair(read: Tensor, labels: Tensor) -> Tensor:
-        return torch.stack([read.masked_fill(labels == PADDING, PADDING), labels]).double()
+    return three_masks
 
-    without_end = after.masked_fill(after == END, PADDING)
-    again = torch.cat([target[:, :1], before], dim=1)
-    mistakes = {
-        "shifted the wrong way: the decoder reads a token and has to predict the one before": (
-            pair(after, before)
+
+def _lower(mask: Tensor, queries: int, diagonal: int = 0) -> Tensor:
+    return mask.expand(-1, -1, queries, -1).tril(diagonal)
+
+
+def _run_three_masks(
+    three_masks: Function, source: Tensor, target: Tensor, padding_id: int
+) -> dict[str, Tensor]:
+    real, own = source != padding_id, target != padding_id
+    results = _tensors("three_masks", three_masks(source, target, padding_id), 3)
+    parts = {}
+    for which, queries, keys, result in zip(
+        (ENCODER, DECODER, CROSS), (real, own, own), (real, own, real), results, strict=True
+    ):
+        shape = len(source), 2, queries.shape[1], keys.shape[1]  # two heads
+        if result.dtype != torch.bool:
+            raise MistakeError(
+                f"three_masks: {which} should be bool, True = may attend, got {result.dtype}"
+            )
+        try:
+            result.broadcast_to(shape)
+        except RuntimeError:
+            raise MistakeError(
+                f"three_masks: {which} has shape {tuple(result.shape)}, which does not broadcast "
+                f"to (batch, heads, queries, keys) = {shape}; its keys are the "
+                f"{'source' if keys is real else 'target'}'s tokens"
+            ) from None
+        compared = queries[:, None, :, None]  # what padding attends to does not matter
+        parts[which] = (result & compared).broadcast_to(shape).double()
+    return parts
+
+
+THREE_MASKS = Exercise(
+    "three_masks",
+    _three_masks(),
+    {
+        f"{ENCODER} {PADDED}": _three_masks(ENCODER, lambda mask, own: mask | True),
+        f"{ENCODER} is causal: the whole source is there from the beginning": (
+            _three_masks(ENCODER, lambda mask, own: _lower(mask, 5))
         ),
-        "the start token is among what has to be predicted": pair(again, target),
-        "drops the end token from what has to be predicted: nothing would teach the model to end": (
-            pair(before, without_end)
+        f"{DECODER} is not causal: a token may attend to later ones": (
+            _three_masks(DECODER, lambda mask, own: own)
         ),
-        "drops the last token of every row; in the longest row that is the end token": pair(
-            target[:, :-2], target[:, 1:-1]
+        f"{DECODER} is not causal, and attends to padding": (
+            _three_masks(DECODER, lambda mask, own: mask | True)
         ),
-        "shifted by two: a token lies between what is read and what has to be predicted": pair(
-            target[:, :-2], target[:, 2:]
+        f"{DECODER} is causal the wrong way round": (
+            _three_masks(DECODER, lambda mask, own: own.expand(-1, -1, 4, -1).triu())
         ),
-        "rolls: what comes first has to be predicted after the last": pair(
-            target, target.roll(-1, dims=1)
+        f"{DECODER} leaves out a token's own position: the first would attend to nothing": (
+            _three_masks(DECODER, lambda mask, own: _lower(own, 4, -1))
         ),
-        "shifts the rows of the batch; tokens are the second dimension": pair(
-            target[:-1], target[1:]
+        f"{CROSS} {PADDED}": _three_masks(CROSS, lambda mask, own: mask | True),
+        f"{CROSS} is causal: the decoder may attend to the whole source": (
+            _three_masks(CROSS, lambda mask, own: _lower(mask, 4))
         ),
     }
-    case = "three targets (first index 0: read, 1: to predict)"
-    compare("shift", pair(read, labels), pair(before, after), mistakes, case)
-    passed("shift")
+    | {
+        f"{which} {NEGATED}": _three_masks(which, lambda mask, own: ~mask)
+        for which in (ENCODER, DECODER, CROSS)
+    },
+    lambda: {
+        "1: may attend": (
+            torch.tensor([[3, 4, 5, 6, 7], [3, 4, 9, 9, 9], [5, 4, 3, 9, 9]]),
+            torch.tensor([[1, 5, 6, 7], [1, 8, 9, 9], [1, 6, 4, 9]]),
+            9,
+        )
+    },
+    _run_three_masks,
+)
 
 
 def check_three_masks(three_masks: Callable[[Tensor, Tensor, int], tuple[Tensor, ...]]) -> None:
@@ -106,92 +207,10 @@ def check_three_masks(three_masks: Callable[[Tensor, Tensor, int], tuple[Tensor,
         >>> check_three_masks(three_masks)
         ✓ three_masks is right
     """
-    padding_id = 9
-    source = torch.tensor([[3, 4, 5, 6, 7], [3, 4, 9, 9, 9], [5, 4, 3, 9, 9]])
-    target = torch.tensor([[1, 5, 6, 7], [1, 8, 9, 9], [1, 6, 4, 9]])
-    real, real_target = source != padding_id, target != padding_id
-    keys = real[:, None, None]  # (batch, 1, 1, keys)
-    triangle = torch.ones(4, 4, dtype=torch.bool).tril()
-    everything = torch.ones((), dtype=torch.bool)
-    padding = "attends to padding: block its columns, the keys; blocking its rows does not help"
-    parts: dict[str, tuple[Tensor, Tensor, dict[str, Tensor]]] = {  # queries, right, mistakes
-        "the encoder's self-attention": (
-            real,
-            keys,
-            {
-                padding: everything,
-                "is causal: the whole source is there from the beginning": (
-                    keys & torch.ones(5, 5, dtype=torch.bool).tril()
-                ),
-            },
-        ),
-        "the decoder's self-attention": (
-            real_target,
-            triangle,
-            {
-                "is not causal: a token may attend to later ones": real_target[:, None, None],
-                "is not causal, and attends to padding": everything,
-                "is causal the wrong way round": triangle.T & real_target[:, None, None],
-                "leaves out a token's own position: the first would attend to nothing": (
-                    triangle.tril(-1)
-                ),
-            },
-        ),
-        "the cross-attention": (
-            real_target,
-            keys,
-            {
-                padding: everything,
-                "is causal: the decoder may attend to the whole source": (
-                    keys & torch.ones(4, 5, dtype=torch.bool).tril()
-                ),
-            },
-        ),
-    }
-    results = _tensors("three_masks", three_masks(source.clone(), target.clone(), padding_id), 3)
-    for result, (which, (queries, right, mistakes)) in zip(results, parts.items(), strict=True):
-        shape = len(source), 2, queries.shape[1], right.shape[-1]  # two heads
-        if result.dtype != torch.bool:
-            raise MistakeError(
-                f"three_masks: {which} should be bool, True = may attend, got {result.dtype}"
-            )
-        try:
-            result.broadcast_to(shape)
-        except RuntimeError:
-            whose = "source" if right is keys else "target"
-            raise MistakeError(
-                f"three_masks: {which} has shape {tuple(result.shape)}, which does not broadcast "
-                f"to (batch, heads, queries, keys) = {shape}; its keys are the {whose}'s tokens"
-            ) from None
-        mistakes["is False where it should be True: True = may attend"] = ~right
-        compared = queries[:, None, :, None]  # what padding attends to does not matter
-        compare(
-            "three_masks",
-            (result & compared).broadcast_to(shape).double(),
-            (right & compared).broadcast_to(shape).double(),
-            {
-                f"{which} {mistake}": (wrong & compared).broadcast_to(shape).double()
-                for mistake, wrong in mistakes.items()
-            },
-            f"{which} (1: may attend)",
-        )
-    passed("three_masks")
+    THREE_MASKS.check(three_masks)
 
 
-def check_exact_match(exact_match: Callable[[Tensor, Tensor, int], Tensor | float]) -> None:
-    """Check ``exact_match(written, target, end_id)`` of chapter 09.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def exact_match(written, target, end_id):
-        ...     rows = zip(written.tolist(), target.tolist(), strict=True)
-        ...     ends = [(row, answer, answer.index(end_id) + 1) for row, answer in rows]
-        ...     return sum(row[:n] == answer[:n] for row, answer, n in ends) / len(ends)
-        >>> check_exact_match(exact_match)
-        ✓ exact_match is right
-    """
+def _exact_match_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
     target = torch.tensor(
         [
             [5, 6, 7, 2, 0, 0],
@@ -214,47 +233,190 @@ def check_exact_match(exact_match: Callable[[Tensor, Tensor, int], Tensor | floa
             [7, 7, 7, 7, 7, 7, 7, 7],  # never ends
         ]
     )
-    cases = {"as wide as the target": wide[:, :6], "wider": wide, "narrower": wide[:, :5]}
-    for case, written in cases.items():
-        n = min(written.shape[1], target.shape[1])
-        same = torch.zeros_like(target, dtype=torch.bool)
-        same[:, :n] = written[:, :n] == target[:, :n]
-        end = target == END
-        until_end = end.cumsum(1) - end.int() == 0  # and with it
-        right_rows = (same | ~until_end).all(1)
-        early = torch.zeros_like(same)
-        early[:, :n] = (written[:, :n] == END).cumsum(1) > 0
-        shares = {
-            "cuts to the shorter width: a row whose end is not written is wrong": (
-                (same | ~until_end)[:, :n].all(1)
-            ),
-            "counts tokens; a row is right or wrong as a whole": same[until_end],
-            "counts tokens, and the padding among them": same,
-            "compares what follows the end, too": same.all(1),
-            "does not compare the end token: a right beginning is not enough": (
-                (same | ~until_end | end).all(1)
-            ),
-            "lets a row pass that ends too early: compare up to the target's end": (
-                (same | ~until_end | early).all(1)
-            ),
-        }
-        right = right_rows.double().mean()
-        mistakes = {
-            "counts the rows; divide by their number": right_rows.sum().double(),
-            "is in percent; a share is from 0 to 1": 100 * right,
-        } | {
-            mistake: wrong.double().mean()
-            for mistake, wrong in shares.items()
-            if wrong.double().mean() != right
-        }
-        try:
-            result = exact_match(written.clone(), target.clone(), END)
-        except (RuntimeError, ValueError) as error:
-            raise MistakeError(f"exact_match: written is {case}, and it stops: {error}") from error
-        if isinstance(result, int | float):
-            result = torch.tensor(result, dtype=torch.float64)
-        compare("exact_match", result, right, mistakes, f"seven rows, {case}")
-    passed("exact_match")
+    return {
+        "seven rows, as wide as the target": (wide[:, :6], target, END),
+        "seven rows, wider": (wide, target, END),
+        "seven rows, narrower": (wide[:, :5], target, END),
+    }
+
+
+def _run_exact_match(exact_match: Function, written: Tensor, target: Tensor, end_id: int) -> Any:
+    wider = written.shape[1] - target.shape[1]
+    case = "wider" if wider > 0 else "narrower" if wider else "as wide as the target"
+    try:
+        return exact_match(written, target, end_id)
+    except (RuntimeError, ValueError) as error:
+        raise MistakeError(f"exact_match: written is {case}, and it stops: {error}") from error
+
+
+def _compared(written: Tensor, target: Tensor, end_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a target's tokens: the same ones, those up to its end, those after an end written."""
+    n_more = target.shape[1] - written.shape[1]
+    written = torch.nn.functional.pad(written, (0, n_more), value=-1)
+    end = target == end_id
+    early = (written == end_id).cumsum(1) > 0
+    return written == target, end.cumsum(1) - end.int() == 0, early
+
+
+def _exact_match(
+    written: Tensor, target: Tensor, end_id: int, passes: Function = lambda early, end: False
+) -> Tensor:
+    same, until_end, early = _compared(written, target, end_id)
+    rows: Tensor = (same | ~until_end | passes(early, target == end_id)).all(1)
+    return rows.double().mean()
+
+
+def _cut(written: Tensor, target: Tensor, end_id: int) -> Tensor:
+    n = min(written.shape[1], target.shape[1])
+    return _exact_match(written[:, :n], target[:, :n], end_id)
+
+
+EXACT_MATCH = Exercise(
+    "exact_match",
+    _exact_match,
+    {
+        "counts the rows; divide by their number": (
+            lambda written, *given: len(written) * _exact_match(written, *given)
+        ),
+        "is in percent; a share is from 0 to 1": lambda *given: 100 * _exact_match(*given),
+        "cuts to the shorter width: a row whose end is not written is wrong": _cut,
+        "counts tokens; a row is right or wrong as a whole": (
+            lambda *given: (_compared(*given)[0][_compared(*given)[1]]).double().mean()
+        ),
+        "counts tokens, and the padding among them": (
+            lambda *given: _compared(*given)[0].double().mean()
+        ),
+        "compares what follows the end, too": (
+            lambda *given: _compared(*given)[0].all(1).double().mean()
+        ),
+        "does not compare the end token: a right beginning is not enough": (
+            partial(_exact_match, passes=lambda early, end: end)
+        ),
+        "lets a row pass that ends too early: compare up to the target's end": (
+            partial(_exact_match, passes=lambda early, end: early)
+        ),
+    },
+    _exact_match_cases,
+    _run_exact_match,
+)
+
+
+def check_exact_match(exact_match: Callable[[Tensor, Tensor, int], Tensor | float]) -> None:
+    """Check ``exact_match(written, target, end_id)`` of chapter 09.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def exact_match(written, target, end_id):
+        ...     rows = zip(written.tolist(), target.tolist(), strict=True)
+        ...     ends = [(row, answer, answer.index(end_id) + 1) for row, answer in rows]
+        ...     return sum(row[:n] == answer[:n] for row, answer, n in ends) / len(ends)
+        >>> check_exact_match(exact_match)
+        ✓ exact_match is right
+    """
+    EXACT_MATCH.check(exact_match)
+
+
+def _beam_step_cases() -> dict[str, tuple[Tensor, Tensor]]:
+    p = torch.tensor(
+        [[0.02, 0.45, 0.40, 0.13], [0.05, 0.60, 0.15, 0.20], [0.95, 0.01, 0.01, 0.03]],
+        dtype=torch.float64,
+    )
+    total = torch.tensor([0.5, 0.2, 0.25], dtype=torch.float64).log()
+    case = "3 beginnings, 4 tokens (first index 0: totals, 1: parents, 2: tokens)"
+    return {case: (total, p.log())}
+
+
+def _run_beam_step(beam_step: Function, total: Tensor, log_p: Tensor) -> Tensor:
+    beams = len(total)
+    results = _tensors("beam_step", beam_step(total, log_p), 3)
+    for name, result in zip(("totals", "parents", "tokens"), results, strict=True):
+        if result.shape != (beams,):
+            raise MistakeError(
+                f"beam_step: {name} should have shape ({beams},), got {tuple(result.shape)}"
+            )
+    return torch.stack([each.double() for each in results])
+
+
+def _beam_step(
+    scores: Function = torch.add,
+    *,
+    shown: Function | None = None,
+    largest: bool = True,
+    change: Function = lambda new, parent, token: (new, parent, token),
+) -> Function:
+    """Chooses by scores, from total[:, None] and log_p; returns what is shown of those chosen."""
+
+    def beam_step(total: Tensor, log_p: Tensor) -> tuple[Tensor, ...]:
+        by = scores(total[:, None], log_p)
+        index = by.flatten().topk(len(total), largest=largest).indices
+        new = by if shown is None else shown(total[:, None], log_p)
+        found: tuple[Tensor, ...] = change(new.flatten()[index], index // 4, index % 4)
+        return found
+
+    return beam_step
+
+
+def _best_of_each(total: Tensor, log_p: Tensor) -> tuple[Tensor, ...]:
+    new, token = (total[:, None] + log_p).max(dim=1)
+    return new, torch.arange(len(total)), token
+
+
+def _best_of_each_sorted(total: Tensor, log_p: Tensor) -> tuple[Tensor, ...]:
+    results = _best_of_each(total, log_p)
+    return tuple(each[results[0].argsort(descending=True)] for each in results)
+
+
+def _first_alone(total: Tensor, log_p: Tensor) -> tuple[Tensor, ...]:
+    new, token = (total[0] + log_p[0]).topk(len(total))
+    return new, 0 * token, token
+
+
+BEAM_STEP = Exercise(
+    "beam_step",
+    _beam_step(),
+    {
+        "keeps the best token of each beginning; two may come from the same one": _best_of_each,
+        "keeps the best token of each beginning, sorted; two may come from the same one": (
+            _best_of_each_sorted
+        ),
+        "forgets total: a beginning's own log-probability is added": (
+            _beam_step(lambda total, log_p: log_p)
+        ),
+        "chooses without total, and adds it afterwards": (
+            _beam_step(lambda total, log_p: log_p, shown=torch.add)
+        ),
+        "multiplies log-probabilities; their sum is the logarithm of the product": (
+            _beam_step(torch.mul)
+        ),
+        "adds probabilities; they are multiplied, so their logarithms are added": (
+            _beam_step(lambda total, log_p: total.exp() + log_p.exp())
+        ),
+        "adds probabilities and takes the logarithm; their logarithms are added": (
+            _beam_step(lambda total, log_p: (total.exp() + log_p.exp()).log())
+        ),
+        "goes on with the best beginning alone": _first_alone,
+        "keeps the worst": _beam_step(largest=False),
+        "is sorted the wrong way: best first": (
+            _beam_step(change=lambda *found: tuple(each.flip(0) for each in found))
+        ),
+        "returns probabilities as totals; keep the logarithms": (
+            _beam_step(shown=lambda total, log_p: (total + log_p).exp())
+        ),
+        "returns the step's log-probabilities as totals: add the beginning's": (
+            _beam_step(shown=lambda total, log_p: log_p)
+        ),
+        "tokens and parents change places": (
+            _beam_step(change=lambda new, parent, token: (new, token, parent))
+        ),
+        "numbers the tokens through all beginnings: take the remainder by the vocabulary": (
+            _beam_step(change=lambda new, parent, token: (new, parent, 4 * parent + token))
+        ),
+    },
+    _beam_step_cases,
+    _run_beam_step,
+)
 
 
 def check_beam_step(
@@ -272,66 +434,7 @@ def check_beam_step(
         >>> check_beam_step(beam_step)
         ✓ beam_step is right
     """
-    p = torch.tensor(
-        [[0.02, 0.45, 0.40, 0.13], [0.05, 0.60, 0.15, 0.20], [0.95, 0.01, 0.01, 0.03]],
-        dtype=torch.float64,
-    )
-    total, log_p = torch.tensor([0.5, 0.2, 0.25], dtype=torch.float64).log(), p.log()
-    beams, n_vocab = log_p.shape
-    each = total[:, None] + log_p
-
-    def best(scores: Tensor, shown: Tensor | None = None, largest: bool = True) -> Tensor:
-        """Totals, parents and tokens of the best, as three rows."""
-        index = scores.flatten().topk(beams, largest=largest).indices
-        shown = scores if shown is None else shown
-        return torch.stack([shown.flatten()[index], index // n_vocab, index % n_vocab])
-
-    new, parent, token = right = best(each)
-    own, own_token = each.max(dim=1)
-    per_beam = torch.stack([own, torch.arange(beams), own_token])
-    by_one_step = best(log_p)
-    mistakes = {
-        "keeps the best token of each beginning; two may come from the same one": per_beam,
-        "keeps the best token of each beginning, sorted; two may come from the same one": (
-            per_beam[:, own.argsort(descending=True)]
-        ),
-        "forgets total: a beginning's own log-probability is added": by_one_step,
-        "chooses without total, and adds it afterwards": best(log_p, each),
-        "multiplies log-probabilities; their sum is the logarithm of the product": best(
-            total[:, None] * log_p
-        ),
-        "adds probabilities; they are multiplied, so their logarithms are added": best(
-            total.exp()[:, None] + p
-        ),
-        "adds probabilities and takes the logarithm; their logarithms are added": best(
-            (total.exp()[:, None] + p).log()
-        ),
-        "goes on with the best beginning alone": torch.stack(
-            [(total[0] + log_p[0]).topk(beams)[0], 0 * parent, log_p[0].topk(beams)[1]]
-        ),
-        "keeps the worst": best(each, largest=False),
-        "is sorted the wrong way: best first": right.flip(1),
-        "returns probabilities as totals; keep the logarithms": torch.stack(
-            [new.exp(), parent, token]
-        ),
-        "returns the step's log-probabilities as totals: add the beginning's": best(
-            each, log_p.expand_as(each)
-        ),
-        "tokens and parents change places": torch.stack([new, token, parent]),
-        "numbers the tokens through all beginnings: take the remainder by the vocabulary": (
-            torch.stack([new, parent, parent * n_vocab + token])
-        ),
-    }
-    results = _tensors("beam_step", beam_step(total.clone(), log_p.clone()), 3)
-    for name, result in zip(("totals", "parents", "tokens"), results, strict=True):
-        if result.shape != (beams,):
-            raise MistakeError(
-                f"beam_step: {name} should have shape ({beams},), got {tuple(result.shape)}"
-            )
-    case = f"{beams} beginnings, {n_vocab} tokens (first index 0: totals, 1: parents, 2: tokens)"
-    stacked = torch.stack([each.double() for each in results])
-    compare("beam_step", stacked, right, mistakes, case)
-    passed("beam_step")
+    BEAM_STEP.check(beam_step)
 
 
 def check_causes(causes: Mapping[str, str]) -> None:
