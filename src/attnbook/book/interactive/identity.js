@@ -1,13 +1,10 @@
-attnbookFigures.compute.identity = ({ ax, ay, bx, by, kind }, { fixed, matrices }, { dot, softmax, sum }) => {
-  const x = [[ax, ay], [bx, by], ...fixed];
-  const [query, key] = matrices[kind].map(([first, second]) =>
-    x.map(([across, up]) => first.map((w, i) => across * w + up * second[i])));
+attnbookFigures.compute.identity = ({ qx, qy, kind }, { fixed, matrices }, { dot, softmax }) => {
+  const [w_q, w_k, back] = matrices[kind];
+  const times = ([x, y], [first, second]) => first.map((w, i) => x * w + y * second[i]);
+  const x = [times([qx, qy], back), ...fixed];
+  const query = x.map((at) => times(at, w_q)), key = x.map((at) => times(at, w_k));
   const S = query.map((q) => key.map((k) => dot(q, k) / Math.SQRT2));
-  const selves = S.map((row, i) => row.every((s, j) => j === i || s < row[i]));
-  return {
-    x, query, key, S,
-    A: S.map((row) => softmax(row)),
-    n_selves: sum(selves.map(Number)),
-    case: kind,
-  };
+  const A = S.map((row) => softmax(row));
+  const rank = A[0].map((w, j) => A[0].filter((v, i) => v > w || (v === w && i < j)).length);
+  return { x, query, key, S, A, rank, case: kind };
 };
