@@ -1,27 +1,12 @@
-attnbookFigures.compute.token_and_position = ({ d, table, scaled }, { parts, v, measured }, { sum }) => {
-  const size = { small: d ** -0.5, gpt2: 0.02, unit: 1 }[table] * (scaled ? Math.sqrt(d) : 1);
-  const share = size ** 2 / (size ** 2 + v[d]);
-  const numbers = parts[d].map((x) => x / 1000), n = 16;
-  const means = numbers.map((_, i) => (i % n ? 0 : sum(numbers.slice(i, i + n)) / n));
-  const part = (which, i) => {
-    const at = which * n * n + i;
-    return numbers[at] - means[at - (at % n)];
-  };
-  const whole = [], mine = [];
-  for (let i = 0; i < n * n; i++) {
-    const word = size ** 2 * part(0, i) + size * part(2, i);
-    const position = size * part(1, i) + part(3, i);
-    whole.push(Math.abs(word + position));
-    mine.push(Math.abs(word) > Math.abs(position));
-  }
-  const most = Math.max(...whole), larger = Math.max(size, Math.SQRT1_2);
+attnbookFigures.compute.token_and_position = ({ entry, scaled }, { words, positions, v }, { range }) => {
+  const size = entry * (scaled ? Math.sqrt(512) : 1), share = size ** 2 / (size ** 2 + v);
+  const sum = (w, p) => positions[p].map((x, i) => x + size * words[w][i]);
+  const rows = [words[0].map((x) => size * x), positions[0], sum(0, 0), sum(1, 0), sum(0, 1)];
+  const largest = Math.max(...rows.flat().map(Math.abs));
   return {
-    size, share, mine, measured,
-    percent: 100 * share,
-    word_bar: size / larger,
-    position_bar: Math.SQRT1_2 / larger,
-    strength: whole.map((x) => Math.sqrt(x / most)),
-    n_words: sum(mine.map(Number)),
-    case: sum([0.05, 0.2, 0.8, 0.97].map((most) => +(share >= most))),
+    size, share,
+    case: [0.1, 0.3, 0.9, 0.98].filter((most) => share >= most).length,
+    heights: rows.map((row) => row.flatMap((x) => [0, x / largest, x / largest, 0])),
+    across: range(24).flatMap((i) => [0.1, 0.1, 0.9, 0.9].map((x) => i + x)),
   };
 };
