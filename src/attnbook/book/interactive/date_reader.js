@@ -1,25 +1,38 @@
-attnbookFigures.compute.date_reader = (settings, { phrases }, { range }) => {
+attnbookFigures.compute.date_reader = (settings, { phrases, trained }, { range }) => {
   const { text, iso, answer, sure, steps } = phrases[settings.phrase], { cut } = settings;
   const at = Math.min(settings.at, steps.length - 1), step = steps[at], n = text.length;
-  const top = cut ? step.cut : step.top, [[token, p]] = step.top, [[next]] = top;
+  const top = cut ? step.cut : step.top, [[token, p]] = step.top, [[next, p_next]] = top;
   const quoted = (what) => (what.length > 1 ? `the ${what}` : `“${what}”`);
-  const w = Math.max(...step.weights), best = step.weights.indexOf(w);
-  const wide = Math.min(24, 408 / n), read = (f) => range(24).map(f), write = (f) => range(11).map(f);
-  const x = read((k) => 215 + wide * (k + 0.5 - n / 2));
+  const w = Math.max(...step.weights), best = step.weights.indexOf(w), wide = Math.min(24, 416 / n);
+  const read = (f) => range(24).map(f), write = (f) => range(11).map(f);
+  const lefts = read((k) => 220 + wide * (k - n / 2)), x = lefts.map((left) => left + wide / 2);
   const reads = read((k) => (text[k] ?? "").replace(" ", "·"));
   const begun = answer.slice(0, at), written = [...begun, next], due = [...iso, "end"];
   return {
-    now: at, wide, x, reads, w, top, answer, sure, p,
-    lefts: x.map((each) => each - wide / 2),
+    now: at, wide, lefts, x, reads, w, top, answer, sure, trained, p, p_next,
     here: read((k) => k < n),
     weights: read((k) => step.weights[k] ?? 0),
     edge: read((k) => (k === best) * (1 + cut)),
     x_best: x[best],
     writes: write((k) => written[k] ?? ""),
     wrong: write((k) => iso !== "" && k <= at && due[k] !== written[k]),
-    verdict: !iso ? "no single right answer" : answer === iso ? "✓ correct" : `✗ correct: ${iso}`,
+    verdict: !iso ? "no single correct answer" : answer === iso ? "✓ correct" : `✗ it is ${iso}`,
     after: at ? `After “${begun}”` : "First",
     token: quoted(token), whom: reads[best], place: best + 1,
-    p_cut: step.p_cut, instead: quoted(next), case: !cut ? "whole" : step.p_cut === p ? "same" : "cut",
+    p_cut: step.p_cut, instead: quoted(next),
+    case: !cut ? "whole" : next === token ? "same" : "cut",
   };
 };
+// Play: the slider moves by itself, from the first character to the last.
+addEventListener("click", ({ target: play }) => {
+  if (play.name !== "play" || !play.closest('[data-figure="date_reader"]')) return;
+  const { at } = play.form.elements;
+  const write = (n) => {
+    if (play.ariaPressed !== "true") return;
+    at.value = n;
+    at.dispatchEvent(new Event("input", { bubbles: true }));
+    if (n < at.max) setTimeout(write, 700, n + 1);
+    else play.click();
+  };
+  write(0);
+});

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from attnbook.book.figures import BLUE, INK, VERMILLION
+from attnbook.book.colours import FRAME, QUERY, ROSE, STREAM, WEIGHT
+from attnbook.book.figures import INK
 from attnbook.book.interactive.drawing import (
-    Bound,
     Drawing,
     Numbers,
     group,
@@ -44,7 +44,7 @@ NOTES = {
     "5. listopada 2024.": "Croatian: October",
 }
 READS, WRITES = 24, 11  # characters of the longest phrase; of an answer with its end
-CELL, LEFT, TOP = 28, 76, 160  # of the answer
+CELL, LEFT, READ, WRITE = 28, 86, 22, 98  # cells of the answer; heights of the two rows
 
 
 def quoted(token: str) -> str:
@@ -60,104 +60,99 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     at, n = min(settings["at"], len(steps) - 1), len(read)
     step = steps[at]
     top = step["cut"] if cut else step["top"]
-    wide = min(24, 408 / n)
-    x = [215 + wide * (k + 0.5 - n / 2) for k in range(READS)]
+    wide = min(24, 416 / n)
+    lefts = [220 + wide * (k - n / 2) for k in range(READS)]
     padded = [*step["weights"], *[0] * (READS - n)]
     best = padded.index(max(padded))
-    token, next_token = step["top"][0][0], top[0][0]  # with all edges, and as things are
+    (token, p), (next_token, p_next) = step["top"][0], top[0]  # with all edges; as things are
     written = [*answer[:at], next_token, *[""] * (WRITES - at - 1)]
     due = [*iso, "end", *[""] * WRITES]
     return {
         "now": at,
         "wide": wide,
-        "x": x,
-        "lefts": [each - wide / 2 for each in x],
+        "lefts": lefts,
+        "x": [each + wide / 2 for each in lefts],
         "here": [k < n for k in range(READS)],
         "reads": [*read, *[""] * (READS - n)],
         "weights": padded,
         "edge": [(1 + cut) * (k == best) for k in range(READS)],
-        "x_best": x[best],
+        "x_best": lefts[best] + wide / 2,
         "w": padded[best],
         "writes": written,
         "wrong": [iso != "" and k <= at and due[k] != written[k] for k in range(WRITES)],
         "top": top,
         "answer": answer,
-        "verdict": "no single right answer" if iso == ""
-        else "✓ correct" if answer == iso else f"✗ correct: {iso}",
+        "verdict": "no single correct answer" if iso == ""
+        else "✓ correct" if answer == iso else f"✗ it is {iso}",
         "sure": phrase["sure"],
+        "trained": data["trained"],
         "after": f"After “{answer[:at]}”" if at else "First",
         "token": quoted(token),
         "whom": read[best],
         "place": best + 1,
-        "p": step["top"][0][1],
+        "p": p,
         "p_cut": step["p_cut"],
+        "p_next": p_next,
         "instead": quoted(next_token),
-        "case": "whole" if not cut else "same" if step["p_cut"] == step["top"][0][1] else "cut",
+        "case": "whole" if not cut else "same" if next_token == token else "cut",
     }  # fmt: skip
-
-
-def label(x: Bound, y: float | Bound, what: Bound, anchor: str = "middle", **more: Any) -> Drawing:
-    """Words that move."""
-    return mark("text", what, x=x, y=y, text_anchor=anchor, fill=INK, **more)
 
 
 def marks() -> list[Drawing]:
     """The phrase with its weights, lines to the answer, what is likeliest, the whole answer."""
-    now = number("now", CELL, LEFT + CELL / 2)
+    letter: dict[str, Any] = {"font_family": "monospace", "font_size": 15}
     lines, cells = [], []
     for k in range(READS):
-        edge, here = f"edge.{k}", shown(f"here.{k}")
-        box: dict[str, Any] = {"x": number(f"lefts.{k}", 1, 1), "width": number("wide", 1, -2)}
+        edge, here, weight = f"edge.{k}", shown(f"here.{k}"), f"weights.{k}"
         lines.append(
-            mark("line", x1=number(f"x.{k}"), y1=100, x2=now, y2=TOP - 1, visibility=here,
-                 stroke=pick(edge, BLUE, BLUE, VERMILLION), stroke_opacity=0.75,
-                 stroke_width=number(f"weights.{k}", 10),
-                 stroke_dasharray=pick(edge, "none", "none", "5 5"))
+            mark("line", x1=number(f"x.{k}"), y1=READ + 28, x2=number("now", CELL, LEFT + CELL / 2),
+                 y2=WRITE, visibility=here, stroke=WEIGHT, stroke_opacity=0.7,
+                 stroke_width=number(weight, 10),
+                 stroke_dasharray=pick(edge, "none", "none", "3 9"))
         )  # fmt: skip
         cells.append(group(
-            mark("rect", y=number(f"weights.{k}", -36, 70), height=number(f"weights.{k}", 36),
-                 fill=pick(edge, BLUE, BLUE, VERMILLION), **box),
-            mark("rect", y=72, height=28, fill=BLUE, fill_opacity=number(f"weights.{k}", 0.6, 0.07),
-                 stroke=pick(edge, "none", INK, VERMILLION), stroke_width=2,
-                 stroke_dasharray=pick(edge, "none", "none", "4 3"), **box),
-            label(number(f"x.{k}"), 91, text(f"{{reads.{k}}}"), font_size=15,
-                  font_family="monospace"),
+            mark("rect", x=number(f"lefts.{k}", 1, 1), y=READ, width=number("wide", 1, -2),
+                 height=28, fill=WEIGHT, fill_opacity=number(weight, 0.4, 0.04), stroke=WEIGHT,
+                 stroke_width=pick(edge, "0", "2", "2"),
+                 stroke_dasharray=pick(edge, "none", "none", "4 3")),
+            mark("text", text(f"{{reads.{k}}}"), x=number(f"x.{k}"), y=READ + 19,
+                 text_anchor="middle", fill=INK, **letter),
             visibility=here,
         ))  # fmt: skip
     answer = []
     for k in range(WRITES):
         x, wrong = LEFT + CELL * (k + 0.5), f"wrong.{k}"
         answer += [
-            mark("rect", x=LEFT + CELL * k + 1, y=TOP, width=CELL - 2, height=28, fill=BLUE,
-                 fill_opacity=0.07, stroke=INK, stroke_opacity=0.25),
-            words(x, TOP + 19, text(f"{{writes.{k}}}"), "middle", font_family="monospace",
-                  font_size=15, font_weight=pick(wrong, "normal", "bold"),
-                  fill=pick(wrong, INK, VERMILLION)),
-            words(x, TOP + 43, "✗", "middle", visibility=shown(wrong), fill=VERMILLION),
+            mark("rect", x=x - 13, y=WRITE, width=26, height=28, fill="none", stroke=FRAME),
+            words(x, WRITE + 19, text(f"{{writes.{k}}}"), "middle",
+                  font_weight=pick(wrong, "normal", "bold"), **letter),
+            words(x, WRITE + 43, "✗", "middle", visibility=shown(wrong), fill=ROSE),
         ]  # fmt: skip
     likely = []
-    for k, y in enumerate((254, 275, 296)):
+    for k, y in enumerate((184, 203, 222)):
         likely += [
-            words(66, y, text(f"{{top.{k}.0}}"), "end", font_family="monospace"),
-            mark("rect", x=72, y=y - 12, width=number(f"top.{k}.1", 100), height=15,
-                 fill=pick("cut", BLUE, VERMILLION), fill_opacity=0.8),
-            label(number(f"top.{k}.1", 100, 77), y, text(f"{{top.{k}.1:.1%}}"), "start"),
+            words(54, y, text(f"{{top.{k}.0}}"), "end", font_family="monospace"),
+            mark("rect", x=60, y=y - 12, width=number(f"top.{k}.1", 100), height=15, fill=STREAM),
+            mark("text", text(f"{{top.{k}.1:.1%}}"), x=number(f"top.{k}.1", 100, 66), y=y,
+                 fill=INK),
         ]  # fmt: skip
     return [
-        words(8, 16, "It reads, and attends", font_weight="bold"),
         *lines,
         *cells,
-        label(number("x_best"), number("w", -36, 66), text("{w:.0%}"), font_size=12),
-        words(8, TOP + 19, "It writes", font_weight="bold"),
+        mark("text", text("{w:.0%}"), x=number("x_best"), y=READ - 6, text_anchor="middle",
+             fill=INK),
+        words(12, WRITE + 19, "It writes", font_weight="bold"),
         *answer,
-        mark("rect", x=number("now", CELL, LEFT), y=TOP, width=CELL, height=28, fill=BLUE,
-             fill_opacity=0.2, stroke=INK, stroke_width=2, data_handle="next"),
-        words(8, 230, pick("cut", "Likeliest next", "Likeliest, the edge cut"), font_weight="bold"),
+        mark("rect", x=number("now", CELL, LEFT), y=WRITE, width=CELL, height=28, fill=QUERY,
+             fill_opacity=0.12, stroke=QUERY, stroke_width=2, data_handle="next"),
+        words(12, 164, pick("cut", "Likeliest next", "Likeliest, this edge cut"),
+              font_weight="bold"),
         *likely,
-        words(240, 230, pick("cut", "The whole answer", "Without the cut"), font_weight="bold"),
-        words(240, 254, text("{answer}"), font_family="monospace", font_size=15),
-        words(240, 275, text("{verdict}")),
-        words(240, 296, text("how sure: {sure:.1%}")),
+        words(240, 164, pick("cut", "The whole answer", "Without the cut"),
+              font_weight="bold"),
+        words(240, 184, text("{answer}"), **letter),
+        words(240, 203, text("{verdict}")),
+        words(240, 222, text("{sure:.1%} sure, after {trained:,} steps")),
     ]  # fmt: skip
 
 
@@ -167,21 +162,20 @@ date_reader = Figure(
     description=(
         "An encoder-decoder reads “mardi 5 mars 2024”, a row of cells, and has written 2024-03-0, "
         "a second row below. The digit 5 comes next. Lines lead from its cell to the characters of "
-        "the phrase, as wide as the attention to them, and bars above the phrase show the same "
-        "weights; the heaviest is outlined. Below are the three likeliest characters as bars, and "
-        "the whole answer, 2024-03-05, with its probability."
+        "the phrase, as wide as the attention to them; the heaviest ends at the 5. Below are the "
+        "three likeliest characters as bars, and the whole answer, 2024-03-05, with its "
+        "probability."
     ),
-    size=(430, 306),
+    size=(440, 230),
     compute=compute,
     marks=marks(),
     says={
-        "whole": "{after}, it writes {token} ({p:.1%}). It attends most to “{whom}”, character "
-        "{place} of the phrase, with {w:.0%} of the weight.",
-        "cut": "{after}, {token} has {p_cut:.1%} instead of {p:.1%} if the decoder cannot attend "
-        "to “{whom}”, character {place} of the phrase, which had {w:.0%} of the weight. The "
-        "likeliest is then {instead}.",
-        "same": "{after}, {token} keeps its {p:.1%} if the decoder cannot attend to “{whom}”, "
-        "character {place} of the phrase, which had {w:.0%} of the weight.",
+        "whole": "{after} it writes {token} ({p:.1%}), and attends most to “{whom}”, character "
+        "{place} of the phrase ({w:.0%}).",
+        "cut": "{after}, with the edge to character {place} cut, {token} falls from {p:.1%} to "
+        "{p_cut:.1%}. It would write {instead} ({p_next:.1%}).",
+        "same": "{after}, with the edge to character {place} cut, it still writes {token}: "
+        "{p_cut:.1%} instead of {p:.1%}.",
     },
     table={
         "written so far, and next": "{after}: {token}",
@@ -191,11 +185,12 @@ date_reader = Figure(
         "the whole answer": "{answer}, {verdict}, how sure: {sure:.1%}",
     },
     controls=(
-        Choice("phrase", "Phrase", "0", {
+        Choice("phrase", "It reads", "0", {
             f"{i}": each + (f" ({NOTES[each]})" if each in NOTES else "")
             for i, each in enumerate(PHRASES)
         }),
-        Slider("at", "Characters written", 9, low=0, high=WRITES - 1, step=1),
+        Slider("at", "Written", 9, low=0, high=WRITES - 1, step=1),
+        Switch("play", "Play"),
         Switch("cut", "Cut the heaviest edge"),
     ),
     handles=[Handle("next", "at", "", CELL, LEFT + CELL / 2, 0)],
