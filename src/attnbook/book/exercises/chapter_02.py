@@ -36,9 +36,7 @@ ALIBI = Exercise(
         "the heads are in the opposite order: the first has the steepest slope": (
             lambda h, n: _alibi(h, n).flip(0)
         ),
-        "all heads have one slope; each has its own": (
-            lambda h, n: _alibi(h, n)[:1].repeat(h, 1, 1)
-        ),
+        "all heads have one slope; each has its own": lambda h, n: _alibi(h, n)[:1].repeat(h, 1, 1),
         "has the heads last; the shape is (heads, queries, keys)": (
             lambda h, n: _alibi(h, n).movedim(0, -1)
         ),

@@ -243,9 +243,7 @@ FEWER_BIASES = Exercise(
         "b_K is added to the query's bias; b_K cancels in the softmax and can simply go": (
             lambda q, k, v, o, W: (q + k, o + v @ W)
         ),
-        "the query's bias is dropped; it does not cancel": (
-            lambda q, k, v, o, W: (0 * q, o + v @ W)
-        ),
+        "the query's bias is dropped; it does not cancel": lambda q, k, v, o, W: (0 * q, o + v @ W),
         "the query's bias is the key's; that one cancels, the query's stays": (
             lambda q, k, v, o, W: (k, o + v @ W)
         ),

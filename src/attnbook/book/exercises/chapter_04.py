@@ -6,11 +6,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from attnbook.attention import (
-    attention_logits,
-    attention_weights,
-    scaled_dot_product_attention,
-)
+from attnbook.attention import attention_logits, attention_weights, scaled_dot_product_attention
 from attnbook.book.exercises.mistakes import Exercise, Function, MistakeError, passed
 
 

@@ -205,9 +205,7 @@ CACHE_BYTES = Exercise(
         ),
         "counts bits; bytes were asked for": partial(_cache_bytes, kept=16),
     },
-    lambda: {
-        "3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13),
-    },
+    lambda: {"3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13)},
 )
 
 

@@ -419,9 +419,7 @@ BEAM_STEP = Exercise(
 )
 
 
-def check_beam_step(
-    beam_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
-) -> None:
+def check_beam_step(beam_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
     """Check ``beam_step(total, log_p)`` of chapter 09: new totals, parents and tokens, best first.
 
     Raises:
