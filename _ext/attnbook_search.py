@@ -20,6 +20,8 @@ from sphinx.environment import BuildEnvironment
 from sphinx.search.en import js_porter_stemmer
 from sphinx_exercise.nodes import solution_node
 
+from attnbook_collect import shorten
+
 HERE = Path(__file__).parent / "search"
 
 # As in "which word mattered".
@@ -148,6 +150,7 @@ def units(env: BuildEnvironment) -> Iterator[Unit]:
     """Everything that can be found, page by page."""
     for docname in sorted(env.found_docs):
         doctree = env.get_doctree(docname)
+        shorten(doctree)  # what stands on another page is found there
         page = env.app.builder.get_target_uri(docname)
         name_citations(env, doctree)
         yield from _sections(env, doctree, docname, page)
@@ -177,6 +180,8 @@ def _sections(
         anchor = section["ids"][-1]
         text, aside = prose(section.children), prose(section.children, aside=True)
         title = title_of(section)
+        if section[0].next_node(nodes.reference):  # a chapter's name says where, the page's what
+            title, above = above[0], [title]
         # Only a heading above others, or what asks and does not answer.
         shown = kind if text and title != "Exercises" else "front"
         yield Unit(f"{page}#{anchor}", shown, title, " › ".join(above), text, aside)

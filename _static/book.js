@@ -20,6 +20,15 @@ addEventListener("DOMContentLoaded", () => {
     });
   }
 
+  // Of sayings and pitfalls, one chapter can be chosen; what a link leads to is not hidden.
+  const choice = document.querySelector(".collected-choice select");
+  const choose = ({ type }) => {
+    if (type === "hashchange") choice.value = "";
+    for (const { value } of [...choice.options].slice(1))
+      document.getElementById(value).hidden = ![value, ""].includes(choice.value);
+  };
+  if (choice) for (const on of ["change", "hashchange"]) addEventListener(on, choose);
+
   // What a link leads to is opened, lit, and says the way back.
   let back = null;
   const arrive = () => {
