@@ -170,7 +170,7 @@ def _check(
         same_shape = isinstance(result, Tensor) and result.shape == right.shape
         if not (same_shape and torch.allclose(result.to(right), right, rtol=0, atol=1e-5)):
             case = f"the doctor finds no error, but for shape {tuple(example[0].shape)}"
-            compare(name, result, right, {}, case)
+            compare(name, result, right, (), case)
     return module
 
 

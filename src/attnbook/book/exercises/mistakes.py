@@ -80,7 +80,7 @@ def compare(
     name: str,
     result: object,
     right: Tensor,
-    mistakes: Iterable[tuple[str, Tensor]] | Mapping[str, Tensor],
+    mistakes: Iterable[tuple[str, Tensor]],
     case: str,
     part: str = "",
     tolerance: float = 1e-6,
@@ -93,7 +93,7 @@ def compare(
         raise MistakeError(f"{name} must return real numbers, got {result.dtype}")
     if same(result, right, tolerance):
         return
-    for mistake, wrong in mistakes.items() if isinstance(mistakes, Mapping) else mistakes:
+    for mistake, wrong in mistakes:
         if same(result, wrong, tolerance):
             raise MistakeError(f"{name}: {mistake}")
     if result.shape != right.shape:
