@@ -72,7 +72,7 @@ MISTAKES = [
     ("three_masks", masks(encoder=lambda m: m.double().log()), "should be bool"),
     ("three_masks", masks(encoder=lambda m: m.roll(1, -1)), "of the encoder's .* should be 1"),
     ("exact_match", early_end_passes, "too early"),
-    ("exact_match", same_width_only, "wider, and it stops"),
+    ("exact_match", same_width_only, "wider, raises an error: "),
     ("exact_match", lambda *given: None, "must return a number"),
     ("exact_match", lambda *given: 0.5, "should be 0.4"),
     ("beam_step", changed(lambda new, i, j: (new, i)), "must return 3 tensors"),

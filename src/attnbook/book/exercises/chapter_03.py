@@ -21,17 +21,6 @@ def _project_cases() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
     return cases
 
 
-def _run_project(project: Function, x: Tensor, weight: Tensor, bias: Tensor | None) -> object:
-    shape = tuple(weight.shape)
-    try:
-        return project(x, weight, bias)
-    except RuntimeError as error:
-        raise MistakeError(
-            f"project: x of shape (5, 4) and weight of shape {shape} raise an error ({error}): is "
-            "the weight transposed?"
-        ) from None
-
-
 PROJECT = Exercise(
     "project",
     torch.nn.functional.linear,
@@ -48,7 +37,7 @@ PROJECT = Exercise(
         ),
     },
     _project_cases,
-    _run_project,
+    hint="; is the weight transposed?",
 )
 
 
@@ -141,17 +130,6 @@ def _cross_head_cases() -> dict[str, tuple[Tensor, ...]]:
     return cases
 
 
-def _run_cross_head(cross_head: Function, x: Tensor, memory: Tensor, *weights: Tensor) -> object:
-    (n_x, d_x), (n_memory, d_memory) = x.shape, memory.shape
-    try:
-        return cross_head(x, memory, *weights)
-    except RuntimeError as error:
-        raise MistakeError(
-            f"cross_head: {n_x} queries of width {d_x} and a memory of {n_memory} tokens of "
-            f"width {d_memory} raise an error: {error}"
-        ) from None
-
-
 def _cross_head(
     x: Tensor,
     memory: Tensor,
@@ -195,7 +173,7 @@ CROSS_HEAD = Exercise(
         ),
     },
     _cross_head_cases,
-    _run_cross_head,
+    hint="",
 )
 
 

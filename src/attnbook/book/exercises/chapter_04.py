@@ -97,27 +97,19 @@ MASKED_WEIGHTS = Exercise(
     "masked_weights",
     attention_weights,
     {
-        "the mask is turned round: True means may attend": (
-            lambda logits, mask: _fill(logits, ~mask).softmax(-1)
-        ),
-        "the mask acts after the softmax: rows don't sum to one": (
-            lambda logits, mask: logits.softmax(-1) * mask
-        ),
-        "forbidden logits are set to 0 and not to -inf: e^0 is 1": (
-            lambda logits, mask: (logits * mask).softmax(-1)
-        ),
-        "the mask is ignored": lambda logits, mask: logits.softmax(-1),
-        "the mask is added to the logits: True counts as 1": (
-            lambda logits, mask: (logits + mask).softmax(-1)
-        ),
+        "the mask is turned round: True means may attend": lambda s, m: _fill(s, ~m).softmax(-1),
+        "the mask acts after the softmax: rows don't sum to one": lambda s, m: s.softmax(-1) * m,
+        "forbidden logits are set to 0 and not to -inf: e^0 is 1": lambda s, m: (s * m).softmax(-1),
+        "the mask is ignored": lambda s, m: s.softmax(-1),
+        "the mask is added to the logits: True counts as 1": lambda s, m: (s + m).softmax(-1),
         "the softmax runs over the queries; it runs over the keys, dim=-1": (
-            lambda logits, mask: _fill(logits, mask).softmax(-2)
+            lambda s, m: _fill(s, m).softmax(-2)
         ),
         "a row without any allowed key gets equal weights, the forbidden keys among them": (
-            lambda logits, mask: _fill(logits, mask, -1e9).softmax(-1)
+            lambda s, m: _fill(s, m, -1e9).softmax(-1)
         ),
         "a row without any allowed key attends as if there were no mask": (
-            lambda logits, mask: _fill(logits, mask | ~mask.any(-1, keepdim=True)).softmax(-1)
+            lambda s, m: _fill(s, m | ~m.any(-1, keepdim=True)).softmax(-1)
         ),
     },
     _masked_weights_cases,

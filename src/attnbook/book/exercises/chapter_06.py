@@ -190,22 +190,20 @@ def _groups(gradient: Any, n_kv_heads: int) -> Any:
 
 SUM_GROUPS = Backward(
     "sum_groups",
-    lambda gradient, n: _groups(gradient, n).sum(axis=1),
+    lambda g, n: _groups(g, n).sum(axis=1),
     {
         "takes the mean over a group; what was used three times gets the sum": (
-            lambda gradient, n: _groups(gradient, n).mean(axis=1)
+            lambda g, n: _groups(g, n).mean(axis=1)
         ),
-        "keeps the gradient of one query head of each group": (
-            lambda gradient, n: _groups(gradient, n)[:, 0]
-        ),
+        "keeps the gradient of one query head of each group": lambda g, n: _groups(g, n)[:, 0],
         "sums heads that stand n_kv_heads apart; neighbours share a set of keys": (
-            lambda gradient, n: _groups(gradient, len(gradient) // n).sum(axis=0)
+            lambda g, n: _groups(g, len(g) // n).sum(axis=0)
         ),
         "returns one gradient for each query head; there are n_kv_heads sets of keys": (
-            lambda gradient, n: gradient
+            lambda g, n: g
         ),
         "sums over all heads: each set of keys serves its own group": (
-            lambda gradient, n: _sum(gradient, axis=0).repeat(n, axis=0)
+            lambda g, n: _sum(g, axis=0).repeat(n, axis=0)
         ),
     },
     lambda: _normal(key=(2, 5, 4)),

@@ -168,20 +168,18 @@ def _fold_bias_cases() -> dict[str, tuple[Tensor, ...]]:
 
 FOLD_BIAS = Exercise(
     "fold_bias",
-    lambda W, b_v, b_o: b_o + b_v @ W.T,
+    lambda W, v, o: o + v @ W.T,
     {
         "multiplies with the stored weight: nn.Linear stores (out, in), and computes with its "
-        "transpose": lambda W, b_v, b_o: b_o + b_v @ W,
-        "loses the output's own bias": lambda W, b_v, b_o: b_v @ W.T,
-        "adds the value's bias as it is; it goes through W_O first": lambda W, b_v, b_o: b_o + b_v,
-        "subtracts; both biases add to the output": lambda W, b_v, b_o: b_o - b_v @ W.T,
-        "sends the output's bias through W_O; it is added behind it": (
-            lambda W, b_v, b_o: b_v + b_o @ W.T
-        ),
+        "transpose": lambda W, v, o: o + v @ W,
+        "loses the output's own bias": lambda W, v, o: v @ W.T,
+        "adds the value's bias as it is; it goes through W_O first": lambda W, v, o: o + v,
+        "subtracts; both biases add to the output": lambda W, v, o: o - v @ W.T,
+        "sends the output's bias through W_O; it is added behind it": lambda W, v, o: v + o @ W.T,
         "sends both biases through W_O; the output's is added behind it": (
-            lambda W, b_v, b_o: (b_v + b_o) @ W.T
+            lambda W, v, o: (v + o) @ W.T
         ),
-        "leaves the output's bias as it was": lambda W, b_v, b_o: b_o,
+        "leaves the output's bias as it was": lambda W, v, o: o,
     },
     _fold_bias_cases,
 )

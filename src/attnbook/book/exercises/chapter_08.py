@@ -26,7 +26,7 @@ def _scale_branches_cases() -> dict[str, tuple[list[Block]]]:
     return {"5 blocks: factors (block, which of W_Q, W_K, W_V, W_O, W_1, W_2)": (blocks,)}
 
 
-def _scaled(factor: Function, *matrices: str) -> Function:
+def _scaled(*matrices: str, factor: Function = lambda n: (2 * n) ** -0.5) -> Function:
     """Multiplies these matrices, in place, by a factor that the number of blocks gives."""
 
     def scale_branches(blocks: list[Block]) -> None:
@@ -58,23 +58,19 @@ def _factors(scale_branches: Function, blocks: list[Block]) -> Tensor:
 
 SCALE_BRANCHES = Exercise(
     "scale_branches",
-    _scaled(lambda n: (2 * n) ** -0.5, *ENDS),
+    _scaled(*ENDS),
     {
         "nothing has changed: divide the weights in place": lambda blocks: None,
         "divides by sqrt(N); a block has two branches, so there are 2N": (
-            _scaled(lambda n: n**-0.5, *ENDS)
+            _scaled(*ENDS, factor=lambda n: n**-0.5)
         ),
-        "divides by 2N; variances add, so it is the root": _scaled(lambda n: 0.5 / n, *ENDS),
-        "divides W_O alone; half of the branches end in W_2": (
-            _scaled(lambda n: (2 * n) ** -0.5, ENDS[0])
+        "divides by 2N; variances add, so it is the root": _scaled(*ENDS, factor=lambda n: 0.5 / n),
+        "divides W_O alone; half of the branches end in W_2": _scaled(ENDS[0]),
+        "divides W_2 alone; half of the branches end in W_O": _scaled(ENDS[1]),
+        "divides every matrix; only what ends a branch, W_O and W_2": _scaled(*MATRICES),
+        "multiplies by sqrt(2N) instead of dividing": _scaled(
+            *ENDS, factor=lambda n: (2 * n) ** 0.5
         ),
-        "divides W_2 alone; half of the branches end in W_O": (
-            _scaled(lambda n: (2 * n) ** -0.5, ENDS[1])
-        ),
-        "divides every matrix; only what ends a branch, W_O and W_2": (
-            _scaled(lambda n: (2 * n) ** -0.5, *MATRICES)
-        ),
-        "multiplies by sqrt(2N) instead of dividing": _scaled(lambda n: (2 * n) ** 0.5, *ENDS),
     },
     _scale_branches_cases,
     _factors,

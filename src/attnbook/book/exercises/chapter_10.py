@@ -90,14 +90,12 @@ UNIGRAM_LOSS = Exercise(
         "is the entropy of the training part's frequencies": (
             lambda t, h, n: torch.special.entr(_frequencies(t, n)).sum()
         ),
-        "is in bits; nats have the natural logarithm": (
-            lambda *given: _unigram_loss(*given) / math.log(2)
-        ),
+        "is in bits; nats have the natural logarithm": lambda *a: _unigram_loss(*a) / math.log(2),
         "is the sum over the held-out tokens; divide by their number": (
             lambda t, h, n: _unigram_loss(t, h, n) * len(h)
         ),
-        "is the mean of log p; the loss is minus that": lambda *given: -_unigram_loss(*given),
-        "is the perplexity; the loss is its logarithm": lambda *given: _unigram_loss(*given).exp(),
+        "is the mean of log p; the loss is minus that": lambda *a: -_unigram_loss(*a),
+        "is the perplexity; the loss is its logarithm": lambda *a: _unigram_loss(*a).exp(),
         "takes the mean of p first, then the logarithm": (
             lambda t, h, n: -_frequencies(t, n)[h].mean().log()
         ),

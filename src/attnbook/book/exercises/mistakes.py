@@ -38,6 +38,7 @@ class Exercise:
         cases: Gives what the functions are run on, the arguments by a few words about them.
         run: What is compared: given a function and the arguments, a tensor, a number, or several
             of them by name. It may raise a ``MistakeError`` itself.
+        hint: If given, an error in the reader's function is shown as a mistake, with this hint.
         tolerance: How far numbers may be apart, relative to their size.
     """
 
@@ -46,6 +47,7 @@ class Exercise:
     mistakes: Mapping[str, Function]
     cases: Callable[[], Mapping[str, tuple[Any, ...]]]
     run: Function = lambda function, *arguments: function(*arguments)
+    hint: str | None = None
     tolerance: float = 1e-6
 
     def check(self, function: Function) -> None:
@@ -56,7 +58,14 @@ class Exercise:
     def examine(self, function: Function) -> None:
         """Raise a ``MistakeError`` that names the mistake, unless the function is right."""
         for case, arguments in self.cases().items():
-            self.compare(self.results(function, arguments), case, arguments)
+            try:
+                results = self.results(function, arguments)
+            except (RuntimeError, ValueError) as error:
+                if self.hint is None:
+                    raise
+                message = f"{self.name}: {case}, raises an error: {error}{self.hint}"
+                raise MistakeError(message) from None
+            self.compare(results, case, arguments)
 
     def results(self, function: Function, arguments: tuple[Any, ...]) -> dict[str, object]:
         """What is compared, by name, and without one where there is only one."""
