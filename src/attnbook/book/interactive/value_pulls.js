@@ -1,23 +1,32 @@
-attnbookFigures.compute.value_pulls = (settings, data, { dot, sum }) => {
-  const three = [1, 2, 3];
-  const values = three.map((j) => [settings["x" + j], settings["y" + j]]);
-  const powers = three.map((j) => settings["e" + j]), total = sum(powers);
-  const weights = powers.map((p) => p / total);
+attnbookFigures.compute.value_pulls = (settings, data, { dot, softmax }) => {
+  const values = [1, 2, 3].map((j) => [settings["x" + j], settings["y" + j]]);
   const turn = (settings.angle * Math.PI) / 180, wanted = [Math.cos(turn), Math.sin(turn)];
-  const average = [0, 1].map((i) => dot(weights, values.map((v) => v[i])));
-  const along = values.map((v) => dot(v, wanted)), mean = dot(average, wanted);
-  const clean = (x) => (Math.abs(x) < 1e-9 ? 0 : x);
-  const ahead = along.map((x) => clean(x - mean));
-  const pushes = weights.map((a, j) => clean(a * (along[j] - dot(weights, along))));
-  const rises = pushes.map((push) => push > 0);
+  const clean = (x) => (Math.abs(x) < 1e-9 ? 0 : x), trail = [];
+  let logits = [5, 3, 2].map(Math.log), weights, ahead, pushes;
+  for (let step = 0; step <= settings.steps; step++) {
+    weights = softmax(logits);
+    const o = [0, 1].map((i) => dot(weights, values.map((v) => v[i])));
+    trail.push(o);
+    ahead = values.map((v) => dot(v, wanted) - dot(o, wanted));
+    pushes = weights.map((a, j) => a * ahead[j]);
+    logits = logits.map((s, j) => s + pushes[j]);
+  }
+  const average = trail.at(-1);
+  pushes = pushes.map(clean);
   return {
-    weights, average, along, ahead, values, pushes, rises,
+    weights, average, values, pushes,
     radii: weights.map((a) => 6 + 10 * Math.sqrt(a)),
-    tip: average.map((o, i) => o + 1.3 * wanted[i]),
+    tip: average.map((o, i) => o + 1.1 * wanted[i]),
     tilt: 90 - settings.angle,
-    feet: values.map((v, j) => v.map((x, i) => x - ahead[j] * wanted[i])),
-    drawn: pushes.map((push) => Math.max(-0.62, Math.min(0.62, push))),
-    moves: pushes.map((push, j) => (rises[j] ? "rises" : push < 0 ? "falls" : "stays")),
-    which: three.filter((j, i) => rises[i]).join(" and ") || "none",
+    trail_x: trail.map(([x]) => x), trail_y: trail.map(([, y]) => y),
+    ahead: ahead.map(clean),
+    drawn: pushes.map((push) => Math.max(-0.55, Math.min(0.55, push))),
+    moves: pushes.map((push) => 1 + Math.sign(push)),
   };
 };
+addEventListener("click", ({ target }) => {
+  const input = target.matches?.(".interactive .step") && target.form.elements.steps;
+  if (!input) return;
+  input.value = input.value === input.max ? 0 : +input.value + 1;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+});
