@@ -1,21 +1,19 @@
-attnbookFigures.compute.rotary = ({ base, back }, { curves }, { range, sum }) => {
-  const longest = 64, most = 5;
-  const likeness = (base, back) => range(longest).map((i) =>
-    sum([0, 1].map((m) => Math.cos((i + 1 - back) * base ** (-m / 8)))) / 2);
-  const friendsAmong = (similar) => range(longest)
-    .filter((k) => k >= 16 && similar[k - 1] > Math.max(0.75, similar[k - 2], similar[k]));
-  const similar = likeness(base, +back), friends = friendsAmong(similar);
-  const on = [[10000, "1"], [1000, "1"], [10000, "3"]].map(([b, k]) => b === base && k === back);
+attnbookFigures.compute.rotary = ({ position, distance, kind }, { curves }, { range }) => {
+  const base = kind === "small" ? 1000 : 10000, back = kind === "three" ? 3 : 1;
+  const speeds = [1, base ** -0.125], curve = curves[kind];
+  const similar = range(65).map((k) => (Math.cos(k - back) + Math.cos((k - back) * speeds[1])) / 2);
+  const friends = range(64).filter((k) => k > 15 && similar[k] > Math.max(0.75, similar[k - 1], similar[k + 1]));
+  const angles = [0, distance, back].flatMap((turn) => speeds.map((speed) => position * speed + turn * speed));
+  const friend = friends.includes(distance);
   return {
-    similar, friends, on, curves,
-    heights: similar.map((s) => Math.max(0, s)),
-    peaks: range(most).map((i) => friends[i] ?? 0),
-    has: range(most).map((i) => i < friends.length),
-    fell: range(most).map((i) => i < friends.length && on.includes(true)),
-    friendly: range(longest).map((i) => friends.includes(i + 1)),
+    friends, friend, curve,
+    sines: angles.map(Math.sin),
+    cosines: angles.map(Math.cos),
+    query: position + distance,
+    likeness: similar[distance],
     listed: friends.join(", "),
-    asked: { 1: "one back", 3: "three back" }[back],
-    unknown: !on.includes(true),
-    case: on.includes(true) ? "measured" : "unknown",
+    asked: back === 1 ? "one back" : "three back",
+    across: curve.map((_, i) => 64 - curve.length + i),
+    case: friend ? 3 : distance === back ? 2 : Number(distance >= 16),
   };
 };

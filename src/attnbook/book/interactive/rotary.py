@@ -1,10 +1,9 @@
-"""Distances that rotary positions take for each other (chapter 2)."""
+"""Two hands of rotary positions, and the distances that they take for each other (chapter 2)."""
 
+import math
 from typing import Any
 
-import torch
-
-from attnbook.book.figures import BLUE, INK, ORANGE, VERMILLION
+from attnbook.book.colours import BLUE, COLOURS, FRAME, KEY, MUTED, QUERY
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -12,177 +11,146 @@ from attnbook.book.interactive.drawing import (
     line,
     mark,
     number,
-    pick,
     points,
     shown,
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Slider
-from attnbook.positions import Rotary
+from attnbook.book.interactive.figure import Choice, Figure, Handle, Slider
 
-WIDTH, HANDS = 16, 2  # a head's entries; how many of its pairs are looked at, the fastest
+WIDTH = 16  # a head's entries; of its eight pairs the two fastest are looked at
 TRAINED, LONGEST = 16, 64
 FRIEND = 0.75
-MOST = 5  # friends that are marked
-TITLE = "Similarity of each distance to “{asked}” (two fastest hands)"
-ASKED = {"1": "one back", "3": "three back"}
-CURVES = (
-    (10000, "1", 1, VERMILLION, ("base 10,000",), (46, 61)),
-    (1000, "1", 1, BLUE, ("base 1000",), (46, 97)),
-    (10000, "3", 3, ORANGE, ("three back,", "base 10,000"), (46, 29)),
-)
-X, STEP = 34, 6  # of position 0; from one to the next
-
-
-def likeness(base: float, back: int) -> list[float]:
-    """Of the distances 1, 2, … 64 to ``back``: mean cosine of the fastest pairs' angles."""
-    hands = torch.zeros(LONGEST, WIDTH, dtype=torch.float64)
-    hands[:, :HANDS] = 1  # half-split: the first entries of the fastest pairs
-    rotary = Rotary("half_split", base=base)
-    there = rotary.rotate(hands, torch.arange(1, LONGEST + 1))
-    asked = rotary.rotate(hands, torch.full((LONGEST,), back))
-    return ((there * asked).sum(dim=-1) / HANDS).tolist()
-
-
-def friends_among(similar: list[float]) -> list[int]:
-    """Peaks above ¾ at distances that training never showed."""
-    return [
-        k
-        for k in range(TRAINED, LONGEST)
-        if similar[k - 1] > max(FRIEND, similar[k - 2], similar[k])
-    ]
+KINDS = {  # base, and how far back the token stands that is asked for
+    "one": (10000, 1, "one back, base 10,000"),
+    "small": (1000, 1, "one back, base 1000"),
+    "three": (10000, 3, "three back, base 10,000"),
+}
+RADIUS, CENTRES, MIDDLE = 46, (58, 170), 76
+X, STEP, BOTTOM = 32, 5, 264  # of position 0; from one to the next; of no right answer
 
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
-    """How similar each distance is to the one asked for, the false friends, measured curves."""
-    base, back = settings["base"], settings["back"]
-    similar = likeness(base, int(back))
-    friends = friends_among(similar)
-    on = [base == curve[0] and back == curve[1] for curve in CURVES]
+    """Where the hands point, how alike the two distances are, false friends, and the curve."""
+    base, back, _ = KINDS[settings["kind"]]
+    distance, speeds = settings["distance"], [1, base ** (-2 / WIDTH)]
+    similar = [
+        sum(math.cos((k - back) * speed) for speed in speeds) / 2 for k in range(LONGEST + 1)
+    ]
+    friends = [
+        k
+        for k in range(TRAINED, LONGEST)
+        if similar[k] > max(FRIEND, similar[k - 1], similar[k + 1])
+    ]
+    angles = [
+        settings["position"] * speed + turn * speed for turn in (0, distance, back)
+        for speed in speeds
+    ]  # fmt: skip
+    friend = distance in friends
+    curve = data["curves"][settings["kind"]]
     return {
-        "similar": similar,
-        "heights": [max(0.0, s) for s in similar],
+        "sines": [math.sin(angle) for angle in angles],
+        "cosines": [math.cos(angle) for angle in angles],
+        "query": settings["position"] + distance,
+        "likeness": similar[distance],
         "friends": friends,
-        "peaks": (friends + [0] * MOST)[:MOST],
-        "has": [i < len(friends) for i in range(MOST)],
-        "fell": [i < len(friends) and any(on) for i in range(MOST)],
-        "friendly": [k in friends for k in range(1, LONGEST + 1)],
+        "friend": friend,
         "listed": ", ".join(map(str, friends)),
-        "asked": ASKED[back],
-        "on": on,
-        "unknown": not any(on),
-        "case": "measured" if any(on) else "unknown",
-        "curves": data["curves"],
+        "asked": "one back" if back == 1 else "three back",
+        "curve": curve,
+        "across": [LONGEST - len(curve) + i for i in range(len(curve))],
+        "case": 3 if friend else 2 if distance == back else int(distance >= TRAINED),
     }
 
 
-def axis(y: float, name: str) -> Drawing:
-    """Ticks below a panel."""
-    ticks = [
-        words(X + STEP * k, y + 15, str(k), "middle", font_size=11) for k in (1, 15, 32, 48, 64)
-    ]
-    return group(
-        line(X, y, X + STEP * 64.6, y),
-        *ticks,
-        words(X + STEP * 32, y + 31, name, "middle", font_size=12),
-    )
-
-
-def trained(top: float, bottom: float) -> Drawing:
-    """The part that training showed."""
+def hand(i: int, clock: int, **look: Any) -> Drawing:
+    """From a clock's middle to where the angle points: a clock's hand starts at the top."""
     return mark(
-        "rect", x=X + STEP * 0.5, y=top, width=STEP * 15, height=bottom - top, fill=INK,
-        fill_opacity=0.09,
+        "line", x1=CENTRES[clock], y1=MIDDLE, x2=number(f"sines.{i}", RADIUS, CENTRES[clock]),
+        y2=number(f"cosines.{i}", -RADIUS, MIDDLE), stroke_linecap="round", **look,
     )  # fmt: skip
 
 
-def marks() -> list[Drawing]:
-    """Above, a bar for each distance; below, measured curves, with lines where one must fall."""
-    bars = [
-        mark("rect", x=X + STEP * k - 2.1, width=4.2, y=number(f"heights.{k - 1}", -100, 156),
-             height=number(f"heights.{k - 1}", 100),
-             fill=pick(f"friendly.{k - 1}", BLUE, VERMILLION))
-        for k in range(1, LONGEST + 1)
-    ]  # fmt: skip
-    friends = [
-        part
-        for i in range(MOST)
-        for part in (
-            mark("line", x1=number(f"peaks.{i}", STEP, X), x2=number(f"peaks.{i}", STEP, X),
-                 y1=232, y2=368, stroke=VERMILLION, stroke_width=1.5, stroke_dasharray="4 4",
-                 visibility=shown(f"fell.{i}")),
-            mark("text", text(f"{{peaks.{i}}}"), x=number(f"peaks.{i}", STEP, X), y=48,
-                 text_anchor="middle", font_weight="bold", fill=INK,
-                 visibility=shown(f"has.{i}")),
-        )
-    ]  # fmt: skip
-    curves = [
-        group(
-            mark("polyline", points=points(f"curves.{i}", -1.3, 368, x_scale=STEP,
-                                   x_offset=X + STEP * start),
-                 fill="none", stroke=colour, stroke_width=pick(f"on.{i}", "1.5", "3.5"),
-                 stroke_opacity=pick(f"on.{i}", "0.45", "1")),
-            *(words(X + STEP * at[0], 362 - 1.3 * at[1] + 13 * row, name, font_size=12,
-                    fill=colour, font_weight=pick(f"on.{i}", "400", "700"))
-              for row, name in enumerate(names)),
-        )
-        for i, (_, _, start, colour, names, at) in enumerate(CURVES)
-    ]  # fmt: skip
+def clock(i: int, name: str) -> list[Drawing]:
+    """The key's hand, the query's, and where the query's would be at the distance asked for."""
+    face = {"cx": CENTRES[i], "cy": MIDDLE}
     return [
-        words(4, 18, text(TITLE), font_weight="bold"),
-        trained(54, 156),
-        words(X + STEP * 8, 48, "trained", "middle", font_size=11),
-        *bars,
-        line(X + STEP * 15.5, 81, X + STEP * 64.6, 81, stroke_dasharray="2 3"),
-        words(X - 5, 60, "1", "end", font_size=11),
-        words(X - 5, 160, "0", "end", font_size=11),
-        axis(156, "distance (tokens back)"),
-        words(4, 220, "Measured: right answers", font_weight="bold"),
-        trained(238, 368),
-        *curves,
-        *friends,
-        words(X - 5, 242, "100", "end", font_size=11),
-        words(X - 5, 372, "0 %", "end", font_size=11),
-        words(X + STEP * 22, 356, "We trained no model for this.", "middle",
-              visibility=shown("unknown")),
-        axis(368, "position"),
+        words(CENTRES[i], 18, name, "middle", font_weight="bold"),
+        mark("circle", **face, r=RADIUS + 6, fill=COLOURS["changed"][0],
+             visibility=shown("friend")),
+        mark("circle", **face, r=RADIUS, fill=COLOURS["cell"][0], stroke=FRAME, stroke_width=1.5),
+        hand(i, i, stroke=KEY, stroke_width=4),
+        hand(4 + i, i, stroke=QUERY, stroke_width=9, stroke_opacity=0.3),
+        hand(2 + i, i, stroke=QUERY, stroke_width=3),
+    ]  # fmt: skip
+
+
+def legend(y: float, colour: str, *lines: Any, **look: Any) -> list[Drawing]:
+    """What a hand is."""
+    return [
+        line(232, y, 248, y, **{"stroke": colour, "stroke_opacity": 1, "stroke_linecap": "round"}
+             | look),
+        *(words(256, y + 4 + 15 * i, each) for i, each in enumerate(lines)),
     ]  # fmt: skip
 
 
 rotary = Figure(
     name="rotary",
-    title="Rotary's false friends",
+    title="Rotary's two fastest hands",
     description=(
-        "Above, a bar for each distance from 1 to 64: how similar it is to distance 1, for base "
-        "10,000. The bar of distance 1 is full; among the distances that training never showed, "
-        "three stand out, at 20, 39 and 58. Below, right answers by position: the curve of this "
-        "base is at 100 percent up to position 19 and falls at 20, 39 and 58, where dashed lines "
-        "come down from the three bars; the curve of base 1000 stays near 90 percent."
+        "Two clocks, for the two fastest pairs of a head. The query stands 20 tokens after the key "
+        "at position 3. On both clocks its hand points nearly where it would one token after the "
+        "key, and the clocks are lit: a false friend. Below, the measured share of correct "
+        "answers by position falls at 20, 39 and 58."
     ),
-    size=(430, 402),
+    size=(360, 290),
     compute=compute,
-    marks=marks(),
+    marks=[
+        *clock(0, "fastest hand"),
+        *clock(1, "second hand"),
+        *legend(42, KEY, text("key at {position}"), stroke_width=4),
+        *legend(64, QUERY, text("query at {query}"), stroke_width=3),
+        *legend(86, QUERY, text("{asked}"), "would be here", stroke_width=9, stroke_opacity=0.3),
+        words(232, 130, text("alike: {likeness:.2f}")),
+        words(8, 150, "Measured: correct answers by position", font_weight="bold"),
+        mark("rect", x=X + STEP * 0.5, y=162, width=STEP * 15, height=BOTTOM - 162, fill=MUTED,
+             fill_opacity=0.14),
+        words(X + STEP * 8, BOTTOM - 6, "trained", "middle", font_size=12),
+        line(X, BOTTOM, X + STEP * 64, BOTTOM),
+        *(words(X + STEP * k, BOTTOM + 16, str(k), "middle", font_size=12)
+          for k in (1, 16, 32, 48, 63)),
+        *(words(X - 4, BOTTOM + 4 - share, str(share), "end", font_size=12) for share in (0, 100)),
+        mark("polyline", fill="none", stroke=BLUE, stroke_width=2.5,
+             points=points("curve", -1, BOTTOM, xs="across", x_scale=STEP, x_offset=X)),
+        group(
+            mark("line", x1=number("distance", STEP, X), x2=number("distance", STEP, X),
+                 y1=162, y2=BOTTOM, stroke=MUTED, stroke_dasharray="4 4"),
+            mark("circle", cx=number("distance", STEP, X), cy=BOTTOM, r=8, fill=QUERY,
+                 data_handle="distance"),
+        ),
+    ],
     says={
-        "measured": "Base {base:,}: {listed} back look like {asked} to the two fastest hands. The "
-        "measured curve falls where they come into reach.",
-        "unknown": "Base {base:,}: {listed} back look like {asked} to the two fastest hands. We "
-        "trained no model for this.",
+        "0": "{distance} back: a distance that training showed.",
+        "1": "{distance} back: new to the model; how alike it is to {asked}: {likeness:.2f}.",
+        "2": "{distance} back: what the model is asked for.",
+        "3": "A false friend: both hands take {distance} back for {asked}. It comes into reach at "
+        "position {distance}.",
     },
     table={
         "false friends (tokens back)": "{listed}",
-        "similarity of 20 back": "{similar.19:.2f}",
-        "similarity of 32 back": "{similar.31:.2f}",
-        "similarity of 39 back": "{similar.38:.2f}",
-        "similarity of 45 back": "{similar.44:.2f}",
-        "similarity of 58 back": "{similar.57:.2f}",
+        "how alike: mean cosine of the two hands' angles": "{likeness:.2f}",
     },
     controls=(
-        Slider(
-            "base", "Base", 10000, values=(100, 300, 1000, 3000, 10000, 30000, 100000, 1000000),
-            shown="{base:,}",
-        ),
-        Choice("back", "Asked for the token", "1", ASKED),
+        Slider("position", "Key at position", 3, low=0, high=40, step=1),
+        Slider("distance", "Query so many later", 20, low=1, high=63, step=1),
+        Choice("kind", "Asked for the token", "one", {k: v[2] for k, v in KINDS.items()}),
     ),
-    examples=({"base": 1000}, {"back": "3"}, {"base": 100, "back": "3"}, {"base": 1000000}),
+    handles=(Handle("distance", "distance", "", STEP, X, 0),),
+    examples=(
+        {"kind": "small", "distance": 45},
+        {"kind": "three", "distance": 41, "position": 0},
+        {"distance": 1},
+        {"distance": 27, "position": 40},
+        {"distance": 12},
+    ),
 )  # fmt: skip
