@@ -1,23 +1,22 @@
 attnbookFigures.compute.reshape = ({ split, merge, row, column }, data, { range }) => {
-  const four = range(4), two = range(2);
-  const split_wrong = +(split === "wrong"), merge_wrong = +(merge === "wrong");
-  const heads = two.map((h) => four.map((p) => two.map((j) => {
-    const at = j + (split_wrong ? 8 * h + 2 * p : 4 * p + 2 * h);
-    return 10 * (at >> 2) + at % 4;
-  })));
-  const rows = four.map((i) => two.map((k) => (merge_wrong ? [i >> 1, 2 * (i % 2) + k] : [k, i])));
-  const reach = rows.map((made) => two.map((h) => four.map((p) => made.some(([g, q]) => g === h && p <= q))));
-  const used = reach.map((to) => heads.flatMap((head, h) => head.filter((_, p) => to[h][p]).flat()));
-  const kind = used.map((names, i) => four.map((j) =>
-    (j > i ? [0, 2] : [3, 1])[+names.some((n) => n - n % 10 === 10 * j)]));
+  const split_wrong = +(split === "wrong"), merge_wrong = +(merge === "wrong"), all = range(16);
+  // The number at each place of the heads, and the place that each place of the outputs is taken from.
+  const heads = all.map((i) => (split_wrong ? i : 4 * (i % 8 >> 1) + 2 * (i >> 3) + i % 2));
+  const from = all.map((i) => (merge_wrong ? i : 8 * (i % 4 >> 1) + 2 * (i >> 2) + i % 2));
+  const reaching = range(4).map((i) => all.filter((at) => from.slice(4 * i, 4 * i + 4)
+    .some((to) => to >> 3 === at >> 3 && at >> 1 <= to >> 1)).map((at) => heads[at]));
+  const kind = reaching.map((numbers, i) => range(4).map((j) =>
+    (j > i ? [0, 2] : [3, 1])[+numbers.some((n) => n >> 2 === j)]));
+  const in_heads = all.map((n) => heads.indexOf(n)), in_outputs = in_heads.map((at) => from.indexOf(at));
   const count = (k) => kind.flat().filter((each) => each === k).length;
   return {
-    ...data, heads, kind, split_wrong, merge_wrong,
-    merged: rows.map((made) => made.flatMap(([h, p]) => heads[h][p])),
-    second: heads.map((head) => head.map(([n]) => n % 10 > 1)),
-    merged_second: rows.map((made) => made.map(([h, p]) => heads[h][p][0] % 10 > 1)),
-    reached: reach[row],
-    used: four.map((t) => four.map((c) => used[row].includes(10 * t + c))),
+    ...data, kind, split_wrong, merge_wrong,
+    heads: heads.map((n) => n + 6 * (n >> 2)),
+    heads_x: in_heads.map((at) => 156 + 66 * (at >> 3) + 26 * (at % 2)),
+    heads_y: in_heads.map((at) => 30 + 22 * (at % 8 >> 1)),
+    outputs_x: in_outputs.map((at) => 324 + 26 * (at % 4)),
+    outputs_y: in_outputs.map((at) => 30 + 22 * (at >> 2)),
+    used: all.map((n) => reaching[row].includes(n)),
     leaks: count(2), lost: count(3),
     verdict: data.verdicts[kind[row][column]],
     case: split_wrong + 2 * merge_wrong,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from attnbook.attention import scaled_dot_product_attention
-from attnbook.book.figures import BLUE, GREEN, INK, ORANGE, VERMILLION
+from attnbook.book.colours import BLUE, FRAME, OLIVE, ROSE
+from attnbook.book.figures import INK
 from attnbook.book.interactive.drawing import (
     Bound,
     Drawing,
@@ -23,17 +24,19 @@ from attnbook.book.interactive.figure import Choice, Figure, Grid
 
 SPLITS = {"right": "view, then transpose", "wrong": "view alone"}
 MERGES = {"right": "transpose back, flatten", "wrong": "flatten alone"}
+CALLED = {"right": "ok", "wrong": "wrong"}
 VERDICTS = (
-    "does not depend on it, which is right: it comes later",
+    "does not depend on it, as it should be: it comes later",
     "depends on it, as it should",
     "depends on it, though it comes later",
     "does not depend on it, though it should",
 )
-FILLS = ("none", GREEN, VERMILLION, "none")  # by what VERDICTS says
+FILLS = ("none", BLUE, ROSE, "none")  # by what VERDICTS says
+MOVES = "@media (prefers-reduced-motion: no-preference) { .flies { transition: transform 0.7s } }"
 
 
 def split_heads(x: Tensor, how: str) -> Tensor:
-    """(4 tokens, 4) to (2 heads, 4 tokens, 2), rightly or not."""
+    """(4 tokens, 4) to (2 heads, 4 tokens, 2), correctly or not."""
     return x.view(4, 2, 2).transpose(0, 1) if how == "right" else x.view(2, 4, 2)
 
 
@@ -57,24 +60,25 @@ def kinds(split: str, merge: str) -> Tensor:
 
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
-    """Where each number goes, which of them reach an output, and what each output depends on."""
+    """Where each of the 16 numbers goes, which reach an output, what each output depends on."""
     split, merge, row, column = (settings[key] for key in ("split", "merge", "row", "column"))
-    names = 10 * torch.arange(4)[:, None] + torch.arange(4)
+    names = torch.arange(16).view(4, 4)
     heads = split_heads(names, split)
     merged = merge_heads(heads, merge)
     kind = kinds(split, merge)
     # The heads' rows that this output is made of, and those above them.
     made_of = torch.isin(heads, merged[row]).all(dim=2)
     reached = made_of.flip(1).cummax(dim=1).values.flip(1)
+    in_heads, in_outputs = heads.flatten().argsort(), merged.flatten().argsort()
     return {
         **data,
-        "heads": heads.tolist(),
-        "second": (heads[..., 0] % 10 > 1).tolist(),
-        "merged": merged.tolist(),
-        "merged_second": (merged[:, ::2] % 10 > 1).tolist(),
+        "heads": (heads + 6 * (heads // 4)).flatten().tolist(),  # 10 for a token, 1 for a column
+        "heads_x": (156 + 66 * (in_heads // 8) + 26 * (in_heads % 2)).tolist(),
+        "heads_y": (30 + 22 * (in_heads % 8 // 2)).tolist(),
+        "outputs_x": (324 + 26 * (in_outputs % 4)).tolist(),
+        "outputs_y": (30 + 22 * (in_outputs // 4)).tolist(),
+        "used": torch.isin(names, heads[reached]).flatten().tolist(),
         "kind": kind.tolist(),
-        "reached": reached.tolist(),
-        "used": torch.isin(names, heads[reached]).tolist(),
         "leaks": int((kind == 2).sum()),
         "lost": int((kind == 3).sum()),
         "verdict": data["verdicts"][kind[row, column]],
@@ -84,14 +88,15 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     }
 
 
-def entry(x: int, y: int, name: Bound | str, fill: Bound | str, opacity: Bound | str) -> Drawing:
-    """A number in its head's colour."""
-    cell: dict[str, Any] = {"width": 26, "height": 22, "stroke": "#888888", "fill_opacity": 0.5}
+def entry(n: int, opacity: Bound | str, **at: Any) -> Drawing:
+    """A number in the colour of the head that it belongs to."""
     return group(
-        mark("rect", x=x, y=y, fill=fill, **cell),
-        words(x + 13, y + 15.5, name, "middle"),
+        mark("rect", width=26, height=22, stroke=FRAME, fill=(BLUE, OLIVE)[n % 4 // 2],
+             fill_opacity=0.4),
+        words(13, 15.5, f"{n + 6 * (n // 4)}", "middle"),
         opacity=opacity,
-    )
+        **at,
+    )  # fmt: skip
 
 
 def frame(width: float, height: float, at: Bound) -> Drawing:
@@ -102,22 +107,13 @@ def frame(width: float, height: float, at: Bound) -> Drawing:
 
 def tables() -> list[Drawing]:
     """Tokens, heads, outputs; what does not reach the chosen output is faint."""
-    drawn = []
-    for t in range(4):
-        y = 30 + 22 * t
-        for c in range(4):
-            h, j = divmod(c, 2)
-            used, reached = (
-                pick(f"used.{t}.{c}", "0.4", "1"),
-                pick(f"reached.{h}.{t}", "0.4", "1"),
-            )
-            second = pick(f"second.{h}.{t}", BLUE, ORANGE)
-            merged_second = pick(f"merged_second.{t}.{h}", BLUE, ORANGE)
-            drawn += [
-                entry(12 + 26 * c, y, f"{10 * t + c}", (BLUE, ORANGE)[h], used),
-                entry(156 + 66 * h + 26 * j, y, text(f"{{heads.{h}.{t}.{j}}}"), second, reached),
-                entry(324 + 26 * c, y, text(f"{{merged.{t}.{c}}}"), merged_second, "1"),
-            ]
+    drawn = [mark("style", MOVES)]
+    for n in range(16):
+        used = pick(f"used.{n}", "0.4", "1")
+        drawn.append(entry(n, used, transform=f"translate({12 + n % 4 * 26} {30 + n // 4 * 22})"))
+        for table, opacity in (("heads", used), ("outputs", "1")):
+            to = text(f"transform:translate({{{table}_x.{n}}}px,{{{table}_y.{n}}}px)")
+            drawn.append(entry(n, opacity, style=to, class_="flies"))
     for x, what in ((64, "tokens"), (182, "head 0"), (248, "head 1"), (376, "outputs")):
         drawn.append(words(x, 20, what, "middle", font_weight="bold"))
     for x in (150, 316):
@@ -134,7 +130,7 @@ def tables() -> list[Drawing]:
 def maps() -> list[Drawing]:
     """What each output depends on: the chosen combination large, and all four small."""
     drawn: list[Drawing] = []
-    edge: dict[str, Any] = {"stroke": "#888888"}
+    edge: dict[str, Any] = {"stroke": FRAME, "fill_opacity": 0.6}
     for i in range(4):
         drawn.append(words(66, 217 + 29 * i, f"output {i}", "end"))
         drawn.append(words(86.5 + 29 * i, 328, f"{i}", "middle"))
@@ -150,8 +146,8 @@ def maps() -> list[Drawing]:
     drawn.append(frame(25, 25, move("column", "row", 29, 74, 200, 29)))
     drawn.append(words(130, 345, "token", "middle"))
     for i, split in enumerate(SPLITS):
-        drawn.append(words(302 + 76 * i, 188, f"merge {split}", "middle", font_size=12))
-        drawn.append(words(264, 230 + 66 * i, f"split {split}", "end"))
+        drawn.append(words(302 + 76 * i, 188, f"merge {CALLED[split]}", "middle", font_size=12))
+        drawn.append(words(264, 230 + 66 * i, f"split {CALLED[split]}", "end"))
         for j, merge in enumerate(MERGES):
             for at, kind in enumerate(kinds(split, merge).flatten().tolist()):
                 x, y = 276 + 76 * j + 13 * (at % 4), 200 + 66 * i + 13 * (at // 4)
@@ -191,7 +187,7 @@ reshape = Figure(
         group(*maps()),
     ],
     says={
-        "0": "Both steps are right: each output depends on its token and those before it.",
+        "0": "Both steps are correct: each output depends on its token and those before it.",
         "1": "The split is wrong. Future pairs that leak: {leaks} of 6. Allowed pairs that "
         "are missing: {lost} of 10.",
         "2": "The merge is wrong. Future pairs that leak: {leaks} of 6. Allowed pairs that "
@@ -200,10 +196,10 @@ reshape = Figure(
         "that are missing: {lost} of 10.",
     },
     table={
-        "head 0": "{heads.0.0.0} {heads.0.0.1}, {heads.0.1.0} {heads.0.1.1}, "
-        "{heads.0.2.0} {heads.0.2.1}, {heads.0.3.0} {heads.0.3.1}",
-        "head 1": "{heads.1.0.0} {heads.1.0.1}, {heads.1.1.0} {heads.1.1.1}, "
-        "{heads.1.2.0} {heads.1.2.1}, {heads.1.3.0} {heads.1.3.1}",
+        "head 0": "{heads.0} {heads.1}, {heads.2} {heads.3}, {heads.4} {heads.5}, "
+        "{heads.6} {heads.7}",
+        "head 1": "{heads.8} {heads.9}, {heads.10} {heads.11}, {heads.12} {heads.13}, "
+        "{heads.14} {heads.15}",
         "future pairs that leak, of 6": "{leaks}",
         "allowed pairs that are missing, of 10": "{lost}",
         "the framed pair": "output {row} and token {column}: it {verdict}",
@@ -221,9 +217,7 @@ reshape = Figure(
         says="Output {row} and token {column}: it {verdict}.",
     ),
     settings={"row": 0, "column": 2},
-    data={
-        "verdicts": VERDICTS,
-    },
+    data={"verdicts": VERDICTS},
     examples=(
         {"split": "right"},
         {"split": "right", "merge": "wrong", "row": 2, "column": 3},
