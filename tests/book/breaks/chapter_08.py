@@ -6,7 +6,7 @@ BREAKS = [
     # only one of them divided
     ("deep-both", 'changed(f"both by sqrt({n})")', 'changed("W_2 by sqrt(48)")'),
     # the line of another scheme
-    ("deep-predicted-48", 'start="glorot", scheme="plain")', 'start="glorot", scheme="both")'),
+    ("deep-predicted-48", 'predict(48, "glorot", "pre")', 'predict(48, "gpt2", "pre")'),
     # half of the kernel
     ("deep-relu-raises", "np.sqrt(1 - rho**2) + rho * angle", "rho * angle"),
     # branches that are not zero
