@@ -7,7 +7,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from attnbook.book.figures import BLUE, INK, VERMILLION
+from attnbook.book.colours import BLUE, ROSE
+from attnbook.book.figures import INK
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -97,9 +98,9 @@ def marks() -> list[Drawing]:
             words(LEFT - 6, y + 13, text(f"{{tokens.{i}}}") if i < ROWS else "all others", "end",
                   **{"font_family": "monospace"} if i < ROWS else {}),
             mark("rect", x=LEFT, y=y + 3, height=12, width=number(f"bars.{i}", LONG),
-                 fill=pick(why, BLUE, VERMILLION, VERMILLION),
+                 fill=pick(why, BLUE, ROSE, ROSE),
                  fill_opacity=pick(why, "0.9", "0.25", "0.25"),
-                 stroke=pick(why, "none", VERMILLION, VERMILLION), stroke_dasharray="3 2"),
+                 stroke=pick(why, "none", ROSE, ROSE), stroke_dasharray="3 2"),
             mark("rect", x=LEFT, y=y + 1, height=16, width=number(f"before.{i}", LONG),
                  fill="none", stroke=INK, stroke_width=1.4),
             *(
@@ -117,8 +118,8 @@ def marks() -> list[Drawing]:
         words(LEFT + 40, 44, "the model"),
         mark("rect", x=LEFT + 118, y=34, width=16, height=12, fill=BLUE, fill_opacity=0.9),
         words(LEFT + 138, 44, "drawn from"),
-        mark("rect", x=LEFT + 218, y=34, width=16, height=12, fill=VERMILLION, fill_opacity=0.25,
-             stroke=VERMILLION, stroke_dasharray="3 2"),
+        mark("rect", x=LEFT + 218, y=34, width=16, height=12, fill=ROSE, fill_opacity=0.25,
+             stroke=ROSE, stroke_dasharray="3 2"),
         words(LEFT + 238, 44, "✗ cut off"),
         *drawn,
         line(LEFT, TOP - 2, LEFT, bottom),
@@ -162,7 +163,7 @@ next_token = Figure(
     },
     controls=(
         Choice("prompt", "After", "1", {
-            "0": "a sure place", "1": "an open one", "2": "half a word",
+            "0": "a sure place", "1": "an open one", "2": "one between",
         }),
         Slider("temperature", "Temperature", 0.7, low=0.1, high=2, step=0.1,
                shown="{temperature:.1f}"),
