@@ -2,7 +2,7 @@
 (() => {
   const start = () => {
     const form = document.querySelector(".choices");
-    form.addEventListener("change", () => {
+    form?.addEventListener("change", () => {
       for (const chapter of document.querySelector("table.exercises").tBodies) {
         const rows = [...chapter.rows].slice(1);
         for (const row of rows) {

@@ -503,7 +503,7 @@
       return part;
     };
     const words = make("g", svg, { class: "tag", "aria-hidden": "true" });
-    make("rect", words, { class: "cover", x: -9, width: 53, height: 600 });
+    make("rect", words, { class: "cover", x: -9, y: 214, width: 53, height: 400 });
     const tags = three.map((i) => {
       const tag = make("g", words, { transform: `translate(0 ${at("X", i)})` });
       make("rect", tag, { width: 40, height: ROW, rx: 5 });
