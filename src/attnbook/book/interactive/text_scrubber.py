@@ -7,7 +7,6 @@ from attnbook.book.colours import BLUE, LANE, MUTED
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
-    line,
     mark,
     number,
     text,
@@ -72,7 +71,10 @@ def marks() -> list[Drawing]:
             mark("text", table, x=x, y=38, text_anchor="middle"),
             mark("text", text(f"{{tables.{i}:.2f}}"), x=x, y=53, text_anchor="middle"),
         ]
-    drawn += [line(at(f"depths.{i}"), 80, at(f"depths.{i}"), 92) for i in range(3)]
+    drawn += [
+        mark("line", x1=at(x), x2=at(x), y1=80, y2=92, stroke=MUTED, stroke_width=1)
+        for x in ("depths.0", "depths.1", "depths.2")
+    ]
     drawn += [
         mark("text", "1, 2, 4 layers, 512 steps", x=at("depths.0"), y=105, text_anchor="middle"),
         words(12, 105, "nats per token, fewer to the right"),
