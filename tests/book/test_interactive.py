@@ -18,6 +18,7 @@ from axe_playwright_python.sync_playwright import Axe
 from built import CHAPTERS, HTML
 from playwright.sync_api import Browser, Page, expect
 
+from attnbook.book.colours import as_variables
 from attnbook.book.interactive.date_reader import NOTES
 from attnbook.book.interactive.drawing import fill
 from attnbook.book.interactive.figure import HERE, Figure, Slider, Switch, script
@@ -110,7 +111,7 @@ def assert_same_drawing(box: Any, figure: Figure, settings: dict[str, Any]) -> N
         bound = {each[0] for each in json.loads(ours[1]["data-bind"])} - {""}
         themed = {"#1c1c1e": "currentColor", "#fefefe": "none"}
         for key in bound:
-            value = themed.get(ours[1][key], ours[1][key])
+            value = as_variables(themed.get(ours[1][key], ours[1][key]))
             assert near(value, theirs[1][key]), (key, value, theirs[1][key], settings)
 
 
