@@ -171,7 +171,7 @@ class Predict(SphinxDirective):
             nodes.raw("", start[0], format="html"),
             question,
             nodes.raw("", start[1], format="html"),
-            *self.parse_content_to_nodes(),
+            nodes.container("", *self.parse_content_to_nodes(), classes=["happens"]),
             nodes.raw("", "</details></div>", format="html"),
         ]
 

@@ -287,8 +287,9 @@ def _text(node: nodes.Node, aside: bool, inside: bool) -> str:
 
 
 def _is_aside(node: nodes.Element) -> bool:
-    folded = node.get("design_component") == "dropdown" or "dropdown" in node.get("classes", ())
-    return folded or isinstance(node, nodes.table) or "picture" in node.get("classes", ())
+    folded = node.get("design_component") == "dropdown"
+    apart = {"dropdown", "happens", "picture"} & {*node.get("classes", ())}
+    return folded or isinstance(node, nodes.table) or bool(apart)
 
 
 def synonyms(found: Iterable[Unit]) -> list[list[str]]:
