@@ -146,7 +146,7 @@ def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
 @pytest.mark.browser
 def test_card_opens_on_focus_and_escape_closes_it(page):
     page.goto(CHAPTER.as_uri())
-    page.locator("p a.claim-link").first.focus()
+    page.locator("section section p a.claim-link").first.focus()
     card = page.locator("#claim-card")
     assert card.is_visible()
     assert "Has to be" in card.inner_text()
@@ -159,10 +159,10 @@ def test_first_tap_opens_the_card(browser):
     context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
     page = context.new_page()
     page.goto(CHAPTER.as_uri())
-    page.locator("p a.claim-link").first.tap()
+    page.locator("section section p a.claim-link").first.tap()
     assert page.locator("#claim-card").is_visible()
     assert "#claim" not in page.url
-    page.locator("p a.claim-link").first.tap()
+    page.locator("section section p a.claim-link").first.tap()
     page.wait_for_url("**#claim-*")
     context.close()
 
