@@ -159,7 +159,6 @@ class Predict(SphinxDirective):
             f"{escape(each.strip(' *'))}</button>"
             for each in self.options["options"].split("|")
         )
-        self.env.metadata[self.env.docname]["predict"] = True
         question = nodes.paragraph("", "", nodes.strong("", "Before you try it: "))
         question += self.parse_inline(self.arguments[0])[0]
         start = (
@@ -218,7 +217,7 @@ def write_files(app: Sphinx) -> None:
         return
     target = Path(app.outdir) / "_static" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
-    for name in (*SCRIPTS, "predict.js", "bench.css"):
+    for name in (*SCRIPTS, "bench.css"):
         shutil.copy(HERE / name, target)
     (target / "colours.css").write_text(colours.css(), "utf-8")
 
@@ -232,8 +231,6 @@ def load(
     again for each number that changes: 50 ms in place of 10.
     """
     has = app.env.metadata.get(page, {})
-    if "predict" in has:
-        app.add_js_file(f"{FOLDER}/predict.js", loading_method="defer")
     if "bench" in has:
         for name in SCRIPTS:
             app.add_js_file(f"{FOLDER}/{name}", loading_method="defer")

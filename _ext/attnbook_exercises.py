@@ -2,7 +2,6 @@
 
 import re
 from html import escape
-from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -12,10 +11,10 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx_exercise.nodes import exercise_subtitle, is_exercise_node
 
 logger = logging.getLogger(__name__)
-# How an exercise begins.
-BEGINS = re.compile(r"(Predict|Why|Build) · (easy|medium|hard) · (\d+) minutes$")
 KINDS = ("Predict", "Why", "Build")
 LEVELS = ("easy", "medium", "hard")
+# How an exercise begins.
+BEGINS = re.compile(rf"({'|'.join(KINDS)}) · ({'|'.join(LEVELS)}) · (\d+) minutes$")
 
 
 class index_node(nodes.General, nodes.Element):  # noqa: N801 - docutils writes nodes so
@@ -88,14 +87,6 @@ def chapter(app: Sphinx, docname: str, page: str, exercises: list[tuple[str, ...
     return f'<tbody><tr><th colspan="4" scope="rowgroup">{link}</th></tr>{rows}</tbody>'
 
 
-def load(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    """Load the script on the index."""
-    if "exercise-index" in app.env.metadata.get(page, {}):
-        app.add_js_file("choices.js", loading_method="defer")
-
-
 def rewrite(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """The index is written again whenever a page was."""
     return [page for page, meta in env.metadata.items() if "exercise-index" in meta]
@@ -108,5 +99,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", note)
     app.connect("env-updated", rewrite)
     app.connect("doctree-resolved", fill)
-    app.connect("html-page-context", load)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,6 +29,26 @@ addEventListener("DOMContentLoaded", () => {
   };
   if (choice) for (const on of ["change", "hashchange"]) addEventListener(on, choose);
 
+  // Exercises that have what is chosen in both lists; a chapter without any goes.
+  const lists = document.querySelector(".choices");
+  lists?.addEventListener("change", () => {
+    for (const chapter of document.querySelector("table.exercises").tBodies) {
+      const rows = [...chapter.rows].slice(1);
+      for (const row of rows)
+        row.hidden = [...lists.elements].some(({ name, value }) => value && row.dataset[name] !== value);
+      chapter.hidden = rows.every((row) => row.hidden);
+    }
+  });
+
+  // A question before the answer: what is chosen is marked, and what happens is told.
+  document.addEventListener("click", ({ target }) => {
+    const ask = target.closest(".predict");
+    if (!ask || !target.matches(".options button")) return;
+    for (const each of ask.querySelectorAll(".options button")) each.setAttribute("aria-pressed", each === target);
+    ask.classList.add("told");
+    ask.querySelector("details").open = true;
+  });
+
   // What a link leads to is opened, lit, and says the way back.
   let back = null;
   const arrive = () => {

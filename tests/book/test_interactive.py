@@ -53,13 +53,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def open_figure(page: Page, where: str, name: str, *, answer: bool = True) -> Any:
+def open_figure(page: Page, where: str, name: str) -> Any:
     page.goto(f"{where}chapters/{figures()[name][0]}.html")
     box = page.locator(f'[data-figure="{name}"]')
     box.scroll_into_view_if_needed()
     expect(box).to_have_attribute("data-live", "")
-    if answer and (guess := box.locator(".guess button")).count():
-        guess.click()
     return box
 
 
@@ -258,23 +256,6 @@ def test_a_figure_is_clean_and_fits(browser, site, name, theme, width):
     inside = box.evaluate("box => box.scrollWidth <= box.clientWidth + 1")
     assert inside
     context.close()
-
-
-@pytest.mark.browser
-def test_a_question_comes_before_its_answer(page, site, name):
-    _, figure = figures()[name]
-    if not figure.guess:
-        pytest.skip("asks nothing")
-    box = open_figure(page, site, name, answer=False)
-    answers = box.locator("[data-answer]")
-    assert answers.count()
-    expect(answers.first).to_be_hidden()
-    expect(box.locator(".said")).to_have_text("The rest of the picture comes with the answer.")
-    assert not box.locator("svg.figure").get_attribute("aria-describedby")
-    box.locator(".guess button").focus()
-    page.keyboard.press("Enter")
-    expect(answers.first).to_be_visible()
-    expect(box.locator(".said")).to_have_text(figure.sentence(figure.numbers()))
 
 
 @pytest.mark.browser

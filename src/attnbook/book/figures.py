@@ -1,18 +1,16 @@
-"""The look of every figure: colour-blind safe, and readable on light and dark pages."""
+"""The look of every figure, readable on light and dark pages; its colours are in ``colours``."""
 
 from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
 
+from attnbook.book.colours import BLUE, OLIVE, ROSE, STREAM
+
 # The page's extension turns these two into the theme's own text and background, so they must not
 # be used for anything else.
 INK = "#1c1c1e"
 PAPER = "#fefefe"
-
-# Okabe and Ito 2008, without black and yellow: each has a contrast of at least 3 : 1 on a light
-# and on a dark page, or is used for an area.
-BLUE, ORANGE, GREEN, VERMILLION, PURPLE = "#2f7fc1", "#d98a00", "#009e73", "#d55e00", "#b5689a"
 
 INKED: tuple[Any, ...] = (
     "text.color",
@@ -47,7 +45,7 @@ def use_style() -> None:
             "legend.fontsize": 9.5,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILLION, PURPLE]),
+            "axes.prop_cycle": cycler(color=[BLUE, ROSE, OLIVE, STREAM]),
             "lines.linewidth": 1.8,
             "svg.hashsalt": "attnbook",
         }

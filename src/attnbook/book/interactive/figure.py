@@ -110,26 +110,6 @@ class Grid:
     toggles: str = ""
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A question before the figure shows its answer.
-
-    With ``options`` the reader marks those that ``answer``, a list of Booleans, is true for; else
-    ``answer`` is a number from ``low`` to ``high``. Marks with ``data_answer=""`` and the sentence
-    are hidden until then. ``reply`` is said with ``{guess}``.
-    """
-
-    question: str
-    answer: str
-    reply: str
-    low: float = 0
-    high: float = 100
-    step: float = 1
-    value: float = 50
-    shown: str = "{guess} %"
-    options: Sequence[str] = ()
-
-
 @dataclass(frozen=True, repr=False)
 class Figure:
     """What a figure shows, and how.
@@ -162,7 +142,6 @@ class Figure:
     controls: Sequence[Slider | Choice | Switch]
     handles: Sequence[Handle] = ()
     grid: Grid | None = None
-    guess: Guess | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     examples: Sequence[Mapping[str, Any]] = ()
@@ -218,7 +197,6 @@ class Figure:
             "table": [[what, value, fill(value, numbers)] for what, value in self.table.items()],
             "handles": [asdict(handle) for handle in self.handles],
             "grid": self.grid and asdict(self.grid),
-            "guess": self.guess and asdict(self.guess),
             "data": dict(self.data),
         }
 
@@ -259,7 +237,7 @@ def element(svg: str, recipe: Mapping[str, Any]) -> str:
         f"<tr><th scope='row'>{escape(what)}</th><td>{escape(value)}</td></tr>"
         for what, _, value in recipe["table"]
     )
-    needed = ("name", "values", "shown", "settings", "says", "table", "handles", "grid", "guess")
+    needed = ("name", "values", "shown", "settings", "says", "table", "handles", "grid")
     needs = {key: recipe[key] for key in (*needed, "data")}
     needs["table"] = [value for _, value, _ in recipe["table"]]
     packed = json.dumps(needs, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")

@@ -66,10 +66,8 @@
     const bound = d3.select(svg).selectAll("[data-bind]")
       .datum(function () { return JSON.parse(this.dataset.bind); });
     const cells = [...box.querySelectorAll(".numbers td")];
-    let numbers, asking = false;
+    let numbers;
 
-    const sentence = () =>
-      fill(typeof needs.says === "string" ? needs.says : needs.says[numbers.case], numbers);
     const draw = () => {
       numbers = { ...settings, ...compute[needs.name](settings, needs.data, lists) };
       bound.each(function (bindings) {
@@ -80,8 +78,8 @@
           } else if (this.getAttribute(name) !== value) this.setAttribute(name, value);
         }
       });
-      const now = sentence();
-      if (!asking && said.textContent !== now) said.textContent = now;
+      const now = fill(typeof needs.says === "string" ? needs.says : needs.says[numbers.case], numbers);
+      if (said.textContent !== now) said.textContent = now;
       cells.forEach((cell, i) => { cell.textContent = fill(needs.table[i], numbers); });
     };
     let asked = 0;
@@ -184,65 +182,6 @@
       });
     }
 
-    // A question first.
-    const guess = needs.guess;
-    if (guess) {
-      asking = true;
-      box.classList.add("asking");
-      const describedBy = svg.getAttribute("aria-describedby");  // which tells the answer
-      svg.removeAttribute("aria-describedby");
-      const ask = document.createElement("form");
-      ask.className = "guess";
-      const legend = document.createElement("p");
-      legend.id = `${needs.name}-question`;
-      legend.textContent = guess.question;
-      ask.setAttribute("aria-labelledby", legend.id);
-      ask.append(legend);
-      const own = () => +ask.elements.guess.value;
-      if (guess.options.length) {
-        for (const option of guess.options) {
-          const label = document.createElement("label"), input = document.createElement("input");
-          input.type = "checkbox";
-          label.append(input, ` ${option}`);
-          ask.append(label);
-        }
-      } else {
-        const input = document.createElement("input"), output = document.createElement("output");
-        Object.assign(input, { type: "range", name: "guess", min: guess.low, max: guess.high, step: guess.step });
-        input.value = guess.value;
-        input.setAttribute("aria-labelledby", legend.id);
-        const label = () => { output.textContent = fill(guess.shown, { guess: own() }); };
-        input.addEventListener("input", label);
-        ask.append(input, output);
-        label();
-      }
-      const button = document.createElement("button");
-      button.textContent = "Show the answer";
-      ask.append(button);
-      ask.addEventListener("submit", (event) => {
-        event.preventDefault();
-        draw();
-        const answer = lookUp(guess.answer, numbers);
-        let reply;
-        if (guess.options.length) {
-          const wrong = [...ask.querySelectorAll("input")]
-            .filter((input, i) => input.checked !== Boolean(answer[i])).length;
-          reply = `${wrong ? `${answer.length - wrong} of ${answer.length} right.` : "All right."} `;
-          reply += fill(guess.reply, numbers);
-        } else reply = fill(guess.reply, { ...numbers, guess: own() });
-        asking = false;
-        box.classList.remove("asking");
-        if (describedBy) svg.setAttribute("aria-describedby", describedBy);
-        legend.textContent = reply;
-        legend.tabIndex = -1;
-        ask.replaceChildren(legend);  // which gets the focus, and so is read out
-        draw();
-        said.textContent = sentence();
-        legend.focus({ preventScroll: true });
-      });
-      svg.closest(".walk, .interactive > svg").before(ask);
-      said.textContent = "The rest of the picture comes with the answer.";
-    }
     draw();
     box.dataset.live = "";
   };

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from attnbook.attention import attention_weights
-from attnbook.book.figures import BLUE, INK, VERMILLION
+from attnbook.book.colours import ROSE, STREAM, VALUE, WEIGHT
+from attnbook.book.figures import INK
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -115,8 +116,8 @@ def marks() -> list[Drawing]:
         for j in range(N):
             k, x = N * i + j, LEFT + WIDE * j
             drawn.append(group(
-                mark("rect", x=x + 1, y=y + 2, width=WIDE - 2, height=HIGH - 4, fill=BLUE,
-                     fill_opacity=number(f"weights.{k}", 0.75, 0.06)),
+                mark("rect", x=x + 1, y=y + 2, width=WIDE - 2, height=HIGH - 4, fill=WEIGHT,
+                     fill_opacity=number(f"weights.{k}", 0.4, 0.06)),
                 *(
                     words(x + WIDE / 2, y + 23, what, "middle", font_size=12,
                           visibility=shown(f"{when}.{k}"))
@@ -126,28 +127,29 @@ def marks() -> list[Drawing]:
                 data_cell=f"{i},{j}",
             ))  # fmt: skip
         bad = [
-            words(LEFT + WIDE * (j + 0.5), y + 23, "NaN", "middle", font_size=12, fill=VERMILLION)
+            words(LEFT + WIDE * (j + 0.5), y + 23, "NaN", "middle", font_size=12, fill=ROSE)
             for j in range(N)
         ]
         drawn += [
             group(*bad, visibility=shown(f"nan.{i}"), pointer_events="none"),
-            mark("rect", x=LEFT - 1, y=y, width=WIDE * N + 2, height=HIGH, fill="none", stroke=BLUE,
-                 stroke_width=2, visibility=shown(f"mine.{i}"), pointer_events="none"),
+            mark("rect", x=LEFT - 1, y=y, width=WIDE * N + 2, height=HIGH, fill="none",
+                 stroke=STREAM, stroke_width=2, visibility=shown(f"mine.{i}"),
+                 pointer_events="none"),
         ]  # fmt: skip
     for i in range(N):
         for j in range(N):
             k, (path, head) = N * i + j, arc(i, j)
             drawn.append(group(
-                mark("path", d=path, fill="none", stroke=pick(f"lit.{k}", INK, BLUE),
+                mark("path", d=path, fill="none", stroke=pick(f"lit.{k}", INK, VALUE),
                      stroke_width=number(f"weights.{k}", 4 if i == j else 8, 0.8)),
-                mark("polygon", points=head, fill=BLUE, visibility=shown(f"lit.{k}")),
+                mark("polygon", points=head, fill=VALUE, visibility=shown(f"lit.{k}")),
                 opacity=pick(f"lit.{k}", "0.25", "1"), visibility=shown(f"edge.{k}"),
                 data_cell=f"{i},{j}",
             ))  # fmt: skip
     for i in range(N):
         centre = TOP + HIGH * (i + 0.5)
         drawn += [
-            mark("rect", x=NODE - 24, y=centre - 11, width=48, height=22, rx=11, fill=BLUE,
+            mark("rect", x=NODE - 24, y=centre - 11, width=48, height=22, rx=11, fill=STREAM,
                  fill_opacity=pick(f"mine.{i}", "0.12", "0.4")),
             words(NODE, centre + 4.5, text(f"{{names.{i}}}"), "middle"),
         ]  # fmt: skip
