@@ -83,7 +83,7 @@ class Bench(SphinxDirective):
 
     ``:switches:`` names those that it needs. With ``:beside:`` it stands beside a text and shows
     the stage that is read about; with ``:stage:`` it stands in a text and begins at that stage,
-    and with ``:back:`` it begins with gradients.
+    with ``:back:`` it begins with gradients, and with ``:set:`` with other numbers.
     """
 
     option_spec: ClassVar = {
@@ -91,6 +91,7 @@ class Bench(SphinxDirective):
         "switches": directives.unchanged,
         "stage": directives.unchanged,
         "back": directives.flag,
+        "set": directives.unchanged,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -107,9 +108,10 @@ class Bench(SphinxDirective):
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
         beside, back = "beside" in self.options, "back" in self.options
         stage = stage_of(self.options["stage"]) if "stage" in self.options else None
-        settings = {"stage": stage or 0, "back": back, "pinned": {}, "sets": SETS}
+        chosen = self.options.get("set", "")
+        settings = {"stage": stage or 0, "back": back, "set": chosen, "pinned": {}, "sets": SETS}
         parts = [
-            picture(stage, back=back),
+            picture(svg(Settings(**SETS.get(chosen, {})), stage, back=back)),
             evidence,
             nodes.raw("", controls(names, vars(Settings()) | settings), format="html"),
         ]
@@ -175,7 +177,7 @@ class Predict(SphinxDirective):
         ]
 
 
-def picture(stage: int | None, *, back: bool) -> nodes.Node:
+def picture(drawing: str) -> nodes.Node:
     """The strip of a narrow page, the drawing, and the line below."""
     return nodes.raw(
         "",
@@ -186,7 +188,7 @@ def picture(stage: int | None, *, back: bool) -> nodes.Node:
         '<button type="button" value="stored" aria-label="Stored numbers">W</button>'
         '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
-        f"{svg(stage, back=back)}"
+        f"{drawing}"
         f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
         '</button><button type="button" value="0.5" aria-label="larger">+</button></p>',
@@ -196,7 +198,9 @@ def picture(stage: int | None, *, back: bool) -> nodes.Node:
 
 def controls(names: Sequence[str], settings: Mapping[str, Any]) -> str:
     """The switches of these names, and the settings for the script."""
-    on = {"scaled", "mask", *["back"] * settings["back"]}
+    on = {"scaled", "mask", settings["set"], *["back"] * settings["back"]}
+    if settings["set"] and SETS[settings["set"]].get("turned"):
+        on.add("turned")
     buttons = "".join(
         f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
         f"{SWITCHES[name]}</button>"

@@ -195,7 +195,8 @@
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
     const copy = () => structuredClone(needs), resting = line.textContent;
-    let settings = copy(), back = needs.back, lane = 2, last, chosen, found, n, shown;
+    const other = (set) => ({ ...copy(), ...copy().sets[set], set });
+    let settings = other(needs.set), back = needs.back, lane = 2, last, chosen, found, n, shown;
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
@@ -411,7 +412,7 @@
 
     // Switches.
     const reset = () => {
-      [settings, back, lane, chosen] = [copy(), needs.back, 2, undefined];
+      [settings, back, lane, chosen] = [other(needs.set), needs.back, 2, undefined];
       draw();
     };
     const press = (name) => {

@@ -241,14 +241,15 @@ def view(stage: int) -> str:
     return f"{0 if left < 20 else gap - TAG} 20 {ZOOMED} {HEIGHT - 20}"
 
 
-def svg(stage: int | None = None, *, back: bool = False) -> str:
-    """The drawing in its default state, whole or zoomed to a stage, as an element of a page.
+def svg(settings: Settings | None = None, stage: int | None = None, *, back: bool = False) -> str:
+    """The drawing, whole or zoomed to a stage, as an element of a page.
 
     Example:
         >>> svg()[:49]
         '<svg class="bench-picture" viewBox="0 0 1340 579"'
     """
-    seen, numbers = look(Settings(), back=back), forward(Settings())
+    settings = settings or Settings()
+    seen, numbers = look(settings, back=back), forward(settings)
     seen_box = f"0 0 {WIDTH} {HEIGHT}" if stage is None else view(stage)
 
     def mark(tag: str, key: str = "", inside: str = "", **attributes: Any) -> str:
