@@ -109,7 +109,7 @@ UNDRAWN = r"""() => {
     if (formula.checkVisibility() && !formula.querySelector("use")?.getBoundingClientRect().width)
       found.push(`empty: ${formula.textContent}`);
   // Unknown macros are drawn in red.
-  for (const part of document.querySelectorAll(".glyphs [fill]:not([fill=currentColor])"))
+  for (const part of document.querySelectorAll(".glyphs [fill]:not([fill=currentColor], [fill^='var('])"))
     found.push(`in ${part.getAttribute("fill")}: ${part.id}`);
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
