@@ -106,8 +106,9 @@ scale = Figure(
         *half("plain", "Dot products"),
         *half("divided", "Divided by √dₖ"),
     ],
-    says="Width {d_k}: the dot products are about √dₖ = {root:.0f} in size, and one key gets "
-    "{plain_largest:.0%} of the weight. Divided, the best of 64 gets {divided_largest:.0%}.",
+    says="Width {d_k}: √dₖ is {root:.0f}, and these 64 dot products have a typical size of "
+    "{plain_size:.0f}, so one key gets {plain_largest:.0%} of the weight. Divided, the best gets "
+    "{divided_largest:.0%}.",
     table={
         "root of the width": "{root:.2f}",
         "root mean square of the products": "{plain_size:.2f}",
