@@ -222,7 +222,7 @@
       const nameOf = (item) => item.className.replace("bench-", "");
       const all = [...box.querySelectorAll(".bench-evidence li")].filter((item) => departs(nameOf(item)));
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
-      say(back ? "Red, from right to left: where a number rises a little, the loss rises so many times as much; with a −, it falls."
+      say(back ? "Red, from right to left: raise a number a little, and the loss rises that many times as much; with a −, it falls."
         : resting);
       if (!changed) return;
       [changed.hidden, line.parentNode.hidden] = [false, true];
@@ -240,7 +240,7 @@
       document.querySelectorAll(`.of-${name}`).forEach((part) => part.classList.add("is-asked"));
       from.forEach((part) => marks.get(part)?.classList.add("lit"));
       const slope = shown[name][i][j], size = formatted(Math.abs(slope));
-      say(!back ? words : `Where this number, ${formatted(n[name][i][j])}, rises a little, the loss `
+      say(!back ? words : `This number is ${formatted(n[name][i][j])}. Raise it a little, and the loss `
         + `${size === "0" ? "does not change" : `${slope < 0 ? "falls" : "rises"} ${size} times as much`}.`);
     };
     const put = (part, name, value) => part.getAttribute(name) !== value && part.setAttribute(name, value);
