@@ -120,7 +120,7 @@ def plane() -> list[Drawing]:
               words(10, 18, "o", fill=STREAM, font_weight=600), transform=at("average")),
         mark("polygon", fill=GRADIENT, pointer_events="none", points=arrow(
             ("average.0", "average.1"), ("tip.0", "tip.1"), SCALE, ACROSS, DOWN, 3)),
-        words(4, 303, "square: the average o that the query gets", fill=STREAM),
+        words(4, 303, "square: the average o; line: its path", fill=STREAM),
         words(4, 321, "tinted: ahead of the average", fill=GRADIENT),
     ]  # fmt: skip
 
