@@ -25,14 +25,15 @@ FLOOR, PER_STEP = 196, 0.55
 
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
-    """What was measured at this size, and from it on: the chapter passes its study's numbers."""
+    """What was measured at this size, and from it on (from Glorot's on at the latest)."""
     size = settings["size"]
     at = SIZES.index(size)
+    begin = min(at, SIZES.index(1.0))  # the chapter passes its study's numbers
     done = [steps < LIMIT for steps in data["steps"][at]]
     return {
         "place": math.log10(size),
-        "places": [math.log10(each) for each in SIZES[at:]],
-        "curve": data["medians"][at:],
+        "places": [math.log10(each) for each in SIZES[begin:]],
+        "curve": data["medians"][begin:],
         "median": data["medians"][at],
         "steps": data["steps"][at],
         "keys": data["keys"][at],
@@ -43,7 +44,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
 
 
 def marks() -> list[Drawing]:
-    """Steps by size, drawn from the marker on; the models there; and the keys they begin with."""
+    """Steps by size, with the median's line; the models at the marker; the keys they begin with."""
     here = number("place", PER_DECADE, ONE)
     top = FLOOR - PER_STEP * LIMIT
     return [
