@@ -249,7 +249,7 @@ def test_a_figure_is_clean_and_fits(browser, site, name, theme, width):
         color_scheme=theme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
     )
     page = context.new_page()
-    box = open_figure(page, site, name, answer=theme == "light")
+    box = open_figure(page, site, name)
     found = Axe().run(page, context=f'[data-figure="{name}"]')
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
