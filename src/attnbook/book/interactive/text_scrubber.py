@@ -51,9 +51,9 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     }
 
 
-def at(path: str) -> Any:
+def at(path: str, beside: float = 0) -> Any:
     """Where a loss lies on the ruler."""
-    return number(path, -PER_NAT, 12 + PER_NAT * FIRST)
+    return number(path, -PER_NAT, 12 + beside + PER_NAT * FIRST)
 
 
 def marks() -> list[Drawing]:
@@ -76,7 +76,9 @@ def marks() -> list[Drawing]:
         for x in ("depths.0", "depths.1", "depths.2")
     ]
     drawn += [
-        mark("text", "1, 2, 4 layers, 512 steps", x=at("depths.0"), y=105, text_anchor="middle"),
+        mark("text", "1 layer", x=at("depths.0", -4), y=105, text_anchor="end"),
+        mark("text", "2, 4 layers", x=at("depths.2", 4), y=105),
+        words(428, 121, "means of three models, 512 steps", "end"),
         words(12, 105, "nats per token, fewer to the right"),
         words(12, 134, text("What it writes after {step} steps"), font_weight="bold"),
         mark("rect", x=12, y=141, width=416, height=17 * LINES + 8, fill=LANE),
@@ -96,18 +98,21 @@ text_scrubber = Figure(
         "A ruler of losses from a guess among 512 tokens, 6.24 nats, on the left, to the best on "
         "the right, with marks for unigram, bigram and 5-gram tables and for models of one, two "
         "and four layers. A bar reaches from the left to the loss of a model after 1500 steps, "
-        "about as far as the 5-gram. Below, in a few lines, what it writes when given “The”."
+        "about as far as the 5-gram, but on easier text. Below, what it writes when given “The”."
     ),
     size=(440, 240),
     compute=compute,
     marks=marks(),
     says={
-        "less": "Counting how often each token occurs (unigram) predicts better.",
-        "single": "It predicts better than the unigram; the bigram, a table of pairs, is better.",
-        "pairs": "It predicts better than the bigram, a table of which token follows which.",
+        "less": "One model, on 24 easier windows: {loss:.2f} nats. Counting how often each token "
+        "occurs (unigram) predicts better.",
+        "single": "One model, on 24 easier windows: {loss:.2f} nats. It predicts better than the "
+        "unigram; the bigram, a table of pairs, is better.",
+        "pairs": "One model, on 24 easier windows: {loss:.2f} nats. It predicts better than the "
+        "bigram, a table of which token follows which.",
     },
     table={
-        "loss of the model, nats per token": "{loss:.3f}",
+        "loss of this model on 24 windows, nats per token": "{loss:.3f}",
         "guess, unigram": "{tables.0:.3f}, {tables.1:.3f}",
         "bigram, 5-gram": "{tables.2:.3f}, {tables.3:.3f}",
         "models of 1, 2, 4 layers": "{depths.0:.3f}, {depths.1:.3f}, {depths.2:.3f}",
