@@ -1,6 +1,7 @@
 """The bench: the page computes what `attnbook` does, forward and backward."""
 
 import random
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -246,6 +247,22 @@ def test_every_switch_ends_in_a_claim(box: Any) -> None:
         assert button.bounding_box() == place  # the next press meets the same button
         button.click()
         expect(item).to_be_hidden()
+
+
+@pytest.mark.browser
+def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(
+    page: Page, site: str
+) -> None:
+    page.goto(site + "chapters/02_positions.html")
+    expect(page.locator(".bench")).to_have_attribute("data-live", "")
+    item = page.locator(".bench-place")
+    expect(item.locator(".bench-moved")).to_be_empty()
+    page.locator('.bench button[name="turned"]').click()
+    before, after = (
+        100 * forward(replace(Settings(), **SETS["place"] | changed))["L"].softmax(-1)[2, 3].item()
+        for changed in ({}, {"turned": False})
+    )
+    expect(item).to_contain_text(f"“down”: {before:.0f} % → {after:.0f} %.")
 
 
 @pytest.mark.browser

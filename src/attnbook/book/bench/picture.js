@@ -200,8 +200,9 @@
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
-    // How sure the model is of the word that came; to begin with, and now.
-    const certain = ({ probabilities }) => `${round(100 * probabilities[2][settings.aim], 0)} %`, began = forward(needs);
+    // How sure the model is of the word that came; as the page begins, and now.
+    const certain = ({ probabilities }) => `${round(100 * probabilities[2][settings.aim], 0)} %`;
+    const opening = JSON.stringify(settings), began = forward(settings);
     const isCell = (key) => matrices.includes(key.split(",")[0]);
     const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
 
@@ -227,7 +228,8 @@
       if (!changed) return;
       [changed.hidden, line.parentNode.hidden] = [false, true];
       const moved = changed.querySelector(".bench-moved"), [from, to] = [began, n].map(certain);
-      moved.textContent = `“${WORDS[settings.aim]}”${from === to ? " stays at" : `: ${from} →`} ${to}. `;
+      moved.textContent = JSON.stringify(settings) === opening ? ""
+        : `“${WORDS[settings.aim]}”${from === to ? " stays at" : `: ${from} →`} ${to}. `;
     };
     const light = (key) => {
       svg.querySelectorAll(".lit, .asked").forEach((part) => part.classList.remove("lit", "asked"));

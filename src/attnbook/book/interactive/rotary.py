@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from attnbook.book.colours import BLUE, COLOURS, FRAME, KEY, MUTED, QUERY
+from attnbook.book.colours import COLOURS, FRAME, KEY, MUTED, OLIVE, QUERY
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -103,7 +103,7 @@ rotary = Figure(
         "key, and the clocks are lit: a false friend. Below, the measured share of correct "
         "answers by position falls at 20, 39 and 58."
     ),
-    size=(360, 290),
+    size=(360, 308),
     compute=compute,
     marks=[
         *clock(0, "fastest hand"),
@@ -112,15 +112,17 @@ rotary = Figure(
         *legend(64, QUERY, text("query at {query}"), stroke_width=3),
         *legend(86, QUERY, text("{asked}"), "would be here", stroke_width=9, stroke_opacity=0.3),
         words(232, 130, text("alike: {likeness:.2f}")),
-        words(8, 150, "Measured: correct answers by position", font_weight="bold"),
+        words(8, 150, "Measured: correct answers (%) by position", font_weight="bold"),
         mark("rect", x=X + STEP * 0.5, y=162, width=STEP * 15, height=BOTTOM - 162, fill=MUTED,
              fill_opacity=0.14),
         words(X + STEP * 8, BOTTOM - 6, "trained", "middle", font_size=12),
         line(X, BOTTOM, X + STEP * 64, BOTTOM),
         *(words(X + STEP * k, BOTTOM + 16, str(k), "middle", font_size=12)
           for k in (1, 16, 32, 48, 63)),
+        words(X + STEP * 32, BOTTOM + 35, "position, which is also the furthest distance back",
+              "middle", font_size=12),
         *(words(X - 4, BOTTOM + 4 - share, str(share), "end", font_size=12) for share in (0, 100)),
-        mark("polyline", fill="none", stroke=BLUE, stroke_width=2.5,
+        mark("polyline", fill="none", stroke=OLIVE, stroke_width=2.5,
              points=points("curve", -1, BOTTOM, xs="across", x_scale=STEP, x_offset=X)),
         group(
             mark("line", x1=number("distance", STEP, X), x2=number("distance", STEP, X),

@@ -21,6 +21,7 @@ D, SHOWN = 512, 24  # the width, and how many entries are drawn
 SMALL = D**-0.5
 SIZES = (0.02, SMALL, 0.1, 0.2, 0.5, 1)
 LEFT, CELL, HEIGHT = 98, 10.8, 38
+LIMIT = 2  # where bars are cut, so that the scale stays when the factor is switched
 SAYS = (  # the words' share up to which each holds; the last one above
     (0.1, "The word drowns: at one place “cat” and “dog” look the same."),
     (0.3, "The word comes up; the position still says more."),
@@ -53,13 +54,13 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         [a + b for a, b in zip(word[w], data["positions"][p], strict=True)]
         for w, p in SUMS.values()
     ]
-    largest = max(abs(x) for row in rows for x in row)
+    bars = [[max(-1, min(1, x / LIMIT)) for x in row] for row in rows]
     return {
         "size": size,
         "share": share,
         "case": sum(share >= most for most, _ in SAYS[:-1]),
         # Each bar goes from zero to its height and back.
-        "heights": [[y for x in row for y in (0, x / largest, x / largest, 0)] for row in rows],
+        "heights": [[y for x in row for y in (0, x, x, 0)] for row in bars],
         "across": [i + x for i in range(SHOWN) for x in (0.1, 0.1, 0.9, 0.9)],
     }
 
@@ -81,9 +82,9 @@ token_and_position = Figure(
     description=(
         "Bars up and down for the first 24 of 512 entries. The row of the word cat is nearly flat, "
         "that of position 3 has tall waves. Their sum looks like the position alone; dog at 3 "
-        "looks the same, cat at 9 does not. The word drowns."
+        "looks the same, cat at 9 does not. The word drowns. Bars are cut at plus and minus 2."
     ),
-    size=(360, 226),
+    size=(360, 244),
     compute=compute,
     marks=[
         *strip(0, 0, "“cat”", BLUE, font_weight="bold"),
@@ -94,6 +95,7 @@ token_and_position = Figure(
             for row, name in enumerate(SUMS)
             for part in strip(2 + row, 88 + 46 * row, f"= {name}" if not row else name, STREAM)
         ),
+        words(LEFT, 240, "one scale for all; bars are cut at ±2", font_size=12),
     ],
     says={
         str(case): f"{what} The word’s entries are {{size:.2f}} in size, the position’s 0.71."
