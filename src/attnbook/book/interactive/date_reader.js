@@ -25,14 +25,15 @@ attnbookFigures.compute.date_reader = (settings, { phrases, trained }, { range }
 };
 // Play: the slider moves by itself, from the first character to the last.
 addEventListener("click", ({ target: play }) => {
-  if (play.name !== "play" || !play.closest('[data-figure="date_reader"]')) return;
-  const { at } = play.form.elements;
+  if (!play.matches?.('[data-figure="date_reader"] .play')) return;
+  const { at } = play.form.elements, stop = () => { play.textContent = "▶ Play"; };
+  clearTimeout(play.timer);
   const write = (n) => {
-    if (play.ariaPressed !== "true") return;
     at.value = n;
     at.dispatchEvent(new Event("input", { bubbles: true }));
-    if (n < at.max) setTimeout(write, 700, n + 1);
-    else play.click();
+    play.timer = setTimeout(n < at.max ? write : stop, 700, n + 1);
   };
+  if (play.textContent !== "▶ Play") { stop(); return; }
+  play.textContent = "❚❚ Stop";
   write(0);
 });
