@@ -78,7 +78,7 @@ def marks() -> list[Drawing]:
     drawn += [
         mark("text", "1 layer", x=at("depths.0", -4), y=105, text_anchor="end"),
         mark("text", "2, 4 layers", x=at("depths.2", 4), y=105),
-        words(428, 121, "means of three models, 512 steps", "end"),
+        words(428, 121, "after 512 steps", "end"),
         words(12, 105, "nats per token, fewer to the right"),
         words(12, 134, text("What it writes after {step} steps"), font_weight="bold"),
         mark("rect", x=12, y=141, width=416, height=17 * LINES + 8, fill=LANE),
