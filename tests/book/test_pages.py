@@ -109,7 +109,8 @@ UNDRAWN = r"""() => {
     if (formula.checkVisibility() && !formula.querySelector("use")?.getBoundingClientRect().width)
       found.push(`empty: ${formula.textContent}`);
   // Unknown macros are drawn in red.
-  for (const part of document.querySelectorAll(".glyphs [fill]:not([fill=currentColor], [fill^='var('])"))
+  const named = "[fill=currentColor], [fill^='var(']";
+  for (const part of document.querySelectorAll(`.glyphs [fill]:not(${named})`))
     found.push(`in ${part.getAttribute("fill")}: ${part.id}`);
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
