@@ -26,6 +26,7 @@ from attnbook.doctor import (
     positions,
     projections,
     residuals,
+    same,
     scale,
     weights,
 )
@@ -54,6 +55,7 @@ class Check:
 
 CHECKS: dict[str, Check] = {
     # With the weights as they are:
+    "same as": Check(same.same_as, needs="same_as"),
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
     "tying": Check(projections.tying),
     "start": Check(invariants.start),
@@ -83,6 +85,7 @@ CHECKS: dict[str, Check] = {
     "memory": Check(blocks.memory, ROWS),
     "order": Check(invariants.order, ROWS),
     "positions": Check(positions.positions, MODELS),
+    "pairs": Check(positions.pairs, ROWS),
     "window": Check(blocks.window, needs="window"),
     "residual": Check(residuals.residual, (*ROWS, "pooled")),
     "norms": Check(blocks.norms),
@@ -104,7 +107,7 @@ CHECKS: dict[str, Check] = {
     "padding in the loss": Check(losses.padding_in_loss, LOSS, "padding_id"),
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
-AS_THEY_ARE = ("first loss", "tying", "start")
+AS_THEY_ARE = ("same as", "first loss", "tying", "start")
 TESTED_BY: dict[str, tuple[str, ...]] = {
     "causal": ("future", "masks in the loss", "shift"),
     "n_heads": ("number of heads",),
@@ -122,6 +125,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "padding_id": ("padding", "padding in the loss"),
     "residual": ("residual",),
     "half": ("half precision",),
+    "same_as": ("same as",),
 }
 """By which checks a claim is tested: one of them is judged, and none raises."""
 NOT_RUN = NotJudged("", "not for such calls")

@@ -33,7 +33,7 @@ CAUSES: dict[str, Cause] = {
         "torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids",
         ("prefix", "cache", "training", "window"),
     ),
-    "mask of wrong polarity": Cause(
+    "inverted mask": Cause(
         "masked_fill fills where True: masked_fill(may_attend.logical_not(), -torch.inf); "
         "F.scaled_dot_product_attention: True = may attend; nn.MultiheadAttention: True = blocked",
         (*LEAKS, "finite", "gradients", "residual", "masks"),
@@ -83,7 +83,7 @@ CAUSES: dict[str, Cause] = {
         "fill with -torch.inf, not +inf or 0 * -inf; real tokens need one key that is open",
         ("padding", "empty rows", "finite"),
     ),
-    "padding is pooled": Cause(
+    "pooling includes padding": Cause(
         "(x * real[..., None]).sum(1) / real.sum(1, keepdim=True): a mean over real tokens",
         ("padding", "empty rows"),
     ),
@@ -98,7 +98,7 @@ CAUSES: dict[str, Cause] = {
         "torch.ones(new, all, dtype=torch.bool).tril(all - new): the last query attends to all",
         ("cache",),
     ),
-    "empty rows are NaN": Cause(
+    "fully masked rows give NaN": Cause(
         "a softmax over nothing is 0/0: give such rows zeros, as attnbook.attention_weights does"
     ),
     # softmax and scale
@@ -157,6 +157,9 @@ CAUSES: dict[str, Cause] = {
         "heads.transpose(1, 2).flatten(2), or torch.cat(heads, dim=-1): no sum or mean of heads",
         (*LEAKS, "number of heads"),
     ),
+    "sequences in groups": Cause(
+        "what was made by view(batch, n, …) is taken apart by view(batch, n, …)", LEAKS
+    ),
     "keys not transposed": Cause(
         "query @ key.transpose(-2, -1), not query @ key.reshape(…, d_head, tokens)", LEAKS
     ),
@@ -181,20 +184,20 @@ CAUSES: dict[str, Cause] = {
         "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
     ),
     "projections start alike": Cause("draw each matrix after copying the module"),
-    "heads all alike": Cause(
+    "identical heads": Cause(
         "make each head anew: nn.ModuleList(Head() for _ in range(n)), and draw its weights",
         ("gradients",),
     ),
-    "input without effect": Cause(
+    "input has no effect": Cause(
         "queries come from x, keys and values from the memory", (*LEAKS, "gradients")
     ),
     "causal mask on the memory": Cause(
         "the causal mask is for self-attention alone",
         ("padding", "empty rows", "finite", "order", "prefix", "cache", "mixing"),
     ),
-    "no way around the attention": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
+    "missing residual connection": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
     "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
-    "a sum with an older x": Cause(
+    "residual adds a stale input": Cause(
         "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
     ),
     "no activation": Cause("down(F.gelu(up(x))), not down(up(x)), and keep what F.gelu returns"),
@@ -218,10 +221,10 @@ CAUSES: dict[str, Cause] = {
         "nn.LayerNorm(d_model): over the last axis alone", (*LEAKS, "norms", "gradients")
     ),
     "statistic over the batch": Cause("normalise each token: nn.LayerNorm(d_model)", LEAKS),
-    "convolution into the future": Cause(
+    "non-causal convolution": Cause(
         "pad on the left alone: F.pad(x, (kernel_size - 1, 0)) and no padding=", LEAKS
     ),
-    "tokens mixed elsewhere": Cause(
+    "tokens mix outside the attention": Cause(
         "print (one - other).abs().amax(-1) after each module, with one token changed: the first "
         "that differs at another token mixes them",
         LEAKS,
@@ -243,7 +246,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "depends on the order": Cause("claim position=…, or find what counts the tokens"),
     # positions
-    "positions without effect": Cause(
+    "a logit depends on a third token": Cause(
+        "padding and viewing shifts rows correctly under a causal mask alone: gather by i - j",
+        ("padding", "batch"),
+    ),
+    "positions have no effect": Cause(
         "add positions to the tokens, or rotate queries and keys by torch.arange(tokens)",
         ("prefix", "order", "mixing", "gradients"),
     ),
@@ -336,7 +343,7 @@ CAUSES: dict[str, Cause] = {
     "changes its buffers": Cause("no update of buffers in evaluation"),
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients
-    "parameter without gradient": Cause(
+    "parameter gets no gradient": Cause(
         "no .detach(), .data, no_grad() or argmax on its way", ("derivatives",)
     ),
     "gradient cut off": Cause("no .detach(), .data or no_grad() on the way from the outputs"),
@@ -347,6 +354,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "parameter not used": Cause(
         "call it in forward, and use what it returns: x = x.add(y), not x.add(y); or remove it"
+    ),
+    "part of a matrix not used": Cause(
+        'two letters for two axes in einsum: "btd,de->bte", not "btd,dd->btd", which takes the '
+        "diagonal"
     ),
     "parameter not registered": Cause("nn.ModuleList(layers), not a list"),
     "copied, not tied": Cause("self.output.weight = self.embedding.weight", ("gradients",)),
@@ -391,9 +402,12 @@ CAUSES: dict[str, Cause] = {
         "F.cross_entropy(..., ignore_index=padding_id), or (losses * real).sum() / real.sum()",
         AT_THE_LOSS,
     ),
-    "targets left out": Cause(
+    "real targets are ignored": Cause(
         "ignore_index=padding_id, and nothing else: an end of text with the id of padding is none",
         ("training", "targets", "sequences in the loss"),
+    ),
+    "differs from the other": Cause(
+        "compare the stage that is named, with equal inputs and weights, one head and two tokens"
     ),
     "first loss is not ln V": Cause(
         "draw the output layer small (0.02), scale a tied embedding by d_model**-0.5"

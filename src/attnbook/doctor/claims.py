@@ -77,10 +77,13 @@ class Claims:
         padding_id: the id that fills up short sequences.
         vocab_size: number of different ids; the largest in the example, or the number of logits,
             if not given.
+        tokens: the argument that holds the stream whose tokens attend to each other; if not given,
+            the one that the output has a row for.
         batch_first: the batch is the first axis (``True``) or the second.
         shared: projections that are meant to be one, as ``("query", "key")``; ``("heads",)`` if one
             is for all heads.
         residual: what the attentions give is added to a stream.
+        same_as: another module that is meant to be the same function: chunked, cached, ported.
         half: it is meant to run in float16 and bfloat16.
         keywords: further arguments of the call, by name.
     """
@@ -100,9 +103,11 @@ class Claims:
     cache: Callable[..., Any] | bool | None = None
     padding_id: int | None = None
     vocab_size: int | None = None
+    tokens: str | None = None
     batch_first: bool | None = None
     shared: tuple[Literal["query", "key", "value", "heads"], ...] = ()
     residual: bool = False
+    same_as: Callable[..., Any] | None = None
     half: bool = False
     keywords: Mapping[str, Any] | None = None
 

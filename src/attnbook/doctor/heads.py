@@ -241,7 +241,7 @@ def _all_alike(subject: Subject, trace: Trace) -> Results:
     if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(trace.attentions[0])
         found = f"all {len(by_head)} are the same"
-        yield finding("error", "heads", "heads all alike", done, found, "each head differs")
+        yield finding("error", "heads", "identical heads", done, found, "each head differs")
 
 
 def number_of_heads(subject: Subject) -> Results:

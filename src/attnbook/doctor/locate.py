@@ -106,7 +106,7 @@ def open_mask(subject: Subject, leaky: list[Attention]) -> str:
     if kind == "later by one":
         return "causal mask off by one"
     if kind in ("later", "strictly later"):
-        return "mask of wrong polarity"
+        return "inverted mask"
     if kind != "all":
         at = torch.arange(len(open_))
         distance = (at[:, None] - at).abs()

@@ -235,7 +235,7 @@ def counted(subject: Subject) -> Results:
     known, padding = range(min(size, MOST)), subject.claims.padding_id
     real = [target for target in known if target != padding]
     done, right = f"put ids at the end of {name}", "another loss for each"
-    cause, sequences_ = "targets left out", range(subject.n_sequences)
+    cause, sequences_ = "real targets are ignored", range(subject.n_sequences)
     without = [i for i in sequences_ if len({loss(i, target) for target in real[:3]}) == 1]
     # The largest losses alone may count: those of other logits may be of other targets.
     without = [i for i in without if len({loss(i, x, other=True) for x in real[:3]}) == 1]

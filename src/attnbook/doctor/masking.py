@@ -54,7 +54,7 @@ def _opens(subject: Subject, name: str, source: str, value: Tensor) -> bool:
 def as_claimed(subject: Subject, found: Finding) -> Finding:
     """A finding on a mask that means the other thing, which may be the claim's mistake."""
     claim = subject.claims.mask
-    if claim is None or claim.true not in TURNED or found.cause != "mask of wrong polarity":
+    if claim is None or claim.true not in TURNED or found.cause != "inverted mask":
         return found
     remedy = f'{found.remedy}; or claim "true": "{TURNED[claim.true]}"'
     return replace(found, done=f"{found.done} (True = {claim.true}, as claimed)", remedy=remedy)

@@ -45,6 +45,14 @@ def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:
             queue += [(n, x) for n, x in now.inputs if n is not None]
 
 
+def matrix_of(product: Node) -> int:
+    """Where the matrix of a product is in memory, before it was moved or copied."""
+    node, tensor = product.inputs[-1]
+    while node is not None and node.inputs:
+        node, tensor = node.inputs[0]
+    return tensor.data_ptr()
+
+
 def given(node: Node | None) -> Tensor | None:
     """What a query, key or value is projected from."""
     made = projected(node)

@@ -51,7 +51,7 @@ def positions(subject: Subject) -> Results:
     if not locate.has_positions(subject):
         found = "all positions give the same"
         right = "logits or outputs that depend on the position"
-        yield finding("error", "positions", "positions without effect", done, found, right)
+        yield finding("error", "positions", "positions have no effect", done, found, right)
         return
     if claimed not in ("rotary", "alibi", "relative") or first is None or first.logits is None:
         return
@@ -61,6 +61,8 @@ def positions(subject: Subject) -> Results:
         yield finding(level, "positions", "values are rotated", done, found, right)
         return
     off = _not_relative(first.logits)
+    if off > 1e-3 and claimed == "relative" and _bias_is_relative(subject):
+        return  # what varies more are positions of the tokens, or a second axis
     if off > 1e-3:
         found = f"logits of the same distance differ by {off:.1%} of their spread"
         right = "logits that depend on the distance alone"
@@ -69,6 +71,42 @@ def positions(subject: Subject) -> Results:
         yield from _alibi(subject, first, done)
     elif claimed == "rotary":
         yield from rotary.angles(subject, first, done)
+
+
+def pairs(subject: Subject) -> Results:
+    """A logit depends on its query, its key and their places, and on no third token."""
+    first = next(iter(locate.own(subject)), None)
+    rest = locate.residual(subject, first) if first else None
+    if first is None or first.logits is None or rest is None or subject.n_tokens < 4:
+        return
+    open_ = (first.logits > CLOSED).triu(1)  # what is between may count, for earlier keys
+    if not open_.any() or rest[open_].abs().max() < 1e-3:
+        return
+    heads, n = locate.per_sequence(subject, first) or len(first.weights), subject.n_tokens
+    for token in (1, n // 2, n - 2):
+        other = subject.trace(subject.replaced(subject.fresh(0), subject.target, 0, token))
+        twins = (a for a in other.attentions if a.softmax_node.index == first.softmax_node.index)
+        twin = next(twins, None)
+        if twin is None or twin.logits is None:
+            return
+        others = torch.arange(n) != token
+        mixed = (
+            (a[:heads] != b[:heads]).any(-1)[:, others].any()
+            for a, b in ((first.query, twin.query), (first.key, twin.key))
+        )
+        if any(mixed):
+            return  # tokens are mixed before, as by a convolution
+        off = (first.logits - twin.logits)[:heads]
+        off = off - off.diagonal(0, 1, 2)[..., None]  # a row's maximum is taken off by some
+        moved = off.abs() > 1e-4 * _spread(first.logits)
+        moved &= open_[:heads] & others & others[:, None]
+        if moved.any():
+            _, i, j = moved.nonzero()[0].tolist()
+            done = f"changed token {token}" + where(first)
+            found, right = f"the logit of query {i} and key {j} changed", "it stays the same"
+            cause = "a logit depends on a third token"
+            yield finding("error", "pairs", cause, done, found, right)
+            return
 
 
 def _bias(a: Attention) -> str | None:
@@ -107,13 +145,13 @@ def _tables(subject: Subject) -> Results:
         without += [name] if (subject.claims.position or id(table) in used) and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
             done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
-            yield finding("error", "positions", "positions without effect", done, found, right)
+            yield finding("error", "positions", "positions have no effect", done, found, right)
             return
     alike = without and subject.kind != "loss" and subject.n_tokens > 1
     if alike and locate.attentions(subject) and not locate.has_positions(subject):
         done, found = f"{done} that are equal", f"in spite of {without[0]}, all give the same"
         right = "logits or outputs that depend on the position"
-        yield finding("error", "positions", "positions without effect", done, found, right)
+        yield finding("error", "positions", "positions have no effect", done, found, right)
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -144,6 +182,32 @@ def _differ(one: Tensor, other: Tensor) -> float:
     """How much logits differ where both are open, relative to all."""
     both = (one > CLOSED) & (other > CLOSED)
     return float((one - other)[both].abs().max()) / max(_spread(one), 1e-12) if both.any() else 0.0
+
+
+def _bias_is_relative(subject: Subject) -> bool:
+    """Whether what is added to the logits depends on the distance alone, along one or two axes."""
+    a = next(iter(locate.own(subject)), None)
+    rest = locate.residual(subject, a) if a else None
+    heads = locate.per_sequence(subject, a) if a else None
+    if a is None or a.logits is None or rest is None or not heads:
+        return False
+    bias = rest[:heads].masked_fill(a.logits[:heads] < CLOSED, torch.nan)
+    spread = _spread(bias.nan_to_num(0))
+    if not spread or _off(bias, rest[heads : 2 * heads]) > 1e-4 * spread:
+        return False  # it depends on the tokens
+    n = bias.shape[-1]
+    for rows in (r for r in range(1, n + 1) if n % r == 0):
+        x = bias.view(heads, rows, n // rows, rows, n // rows)
+        down = _off(x[:, :-1, :, :-1], x[:, 1:, :, 1:])
+        across = _off(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:])
+        if max(down, across) < 1e-3 * spread:
+            return True
+    return False
+
+
+def _off(x: Tensor, y: Tensor) -> float:
+    """The largest difference where both are numbers."""
+    return float((x - y).abs().nan_to_num(0).max()) if x.numel() else 0.0
 
 
 def _spread(logits: Tensor) -> float:

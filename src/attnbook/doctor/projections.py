@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants import gradients
-from attnbook.doctor.observed import Results, heads_in, origins, path, projected, where
+from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, path, projected, where
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Subject, seed_all, tensors_in
 from attnbook.doctor.trace import PRODUCTS, Attention, Node
@@ -32,7 +32,7 @@ def projections(subject: Subject) -> Results:
                 continue
             if not (_same_outputs(one, other) and _proportional(given[left], given[right])):
                 continue
-            if _matrix(one) != _matrix(other):  # as after copy.deepcopy
+            if matrix_of(one) != matrix_of(other):  # as after copy.deepcopy
                 cause, error = "projections start alike", False
                 found = f"{left} and {right} are equal, by two equal matrices"
                 right_ = "matrices drawn one by one"
@@ -78,7 +78,7 @@ def _overlap(subject: Subject) -> Results:
 
 def _unused(subject: Subject, made: Node) -> int:
     """How many numbers that a projection gives have no effect on anything."""
-    at = _matrix(made)
+    at = matrix_of(made)
     matrix = next((p for p in subject.parameters.values() if p.data_ptr() == at), None)
     if matrix is None or not matrix.requires_grad or matrix.dim() != 2:
         return 0
@@ -118,7 +118,7 @@ def layers(subject: Subject) -> Results:
         a, b = one.args[-1], other.args[-1]
         if one.between or a.shape != b.shape or not a.equal(b) or _same_outputs(one, other):
             continue
-        same = _matrix(one) == _matrix(other)
+        same = matrix_of(one) == matrix_of(other)
         done = "compared the matrices of the layers' queries"
         found = "one matrix is used more than once" if same else "two are equal"
         level: Level = "note" if same else "warning"  # ALBERT has one layer
@@ -126,14 +126,6 @@ def layers(subject: Subject) -> Results:
         right = "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew")
         yield finding(level, "layers", cause, done, found + locate.in_module(other), right)
         return
-
-
-def _matrix(product: Node) -> int:
-    """Where the matrix of a product is in memory, before it was moved or copied."""
-    node, tensor = product.inputs[-1]
-    while node is not None and node.inputs:
-        node, tensor = node.inputs[0]
-    return tensor.data_ptr()
 
 
 def _same_outputs(one: Node, other: Node) -> bool:

@@ -29,7 +29,7 @@ from attnbook.doctor.trace import Node
 
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
-NOT_IDS = ("type", "segment", "position", "length", "mask", "step")
+NOT_IDS = ("type", "segment", "document", "position", "length", "mask", "step")
 LONG, SEQUENCES = 16, 4
 """Of an example with more tokens or sequences, only some are used."""
 
@@ -68,18 +68,30 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
     floats = [n for n in floats if inputs[n].dim() == (3 if 3 in dims else dims[0])]
     ids = [n for n in held if _is_ids(n, inputs[n])]
     ids = [n for n in ids if last(n) not in LABELS or inputs[n].dim() > 1]  # classes stay
+    stream = _stream(subject, floats, ids, output)
+    if stream and stream in ids:
+        vectors = [n for n in floats if inputs[n].dim() == 3]
+        ids, floats = [*(n for n in ids if n != stream), stream], []
+    else:
+        vectors = []
     subject.sources = floats or ids
     if not subject.sources:
         raise CallFailed(call, "no argument is a tensor of vectors (…, d) or of ids")
     if output.dim() == 0:
         subject.kind = "loss"
+    elif vectors:  # a condition, and the ids that are judged
+        subject.kind, subject.sources = "encoder-decoder", [vectors[0], ids[-1]]
+    elif stream and stream in ids:
+        subject.kind, subject.sources = "tokens", [stream]
     elif floats:
         subject.kind = "attention"
     elif len(ids) > 1 and _belongs(output, inputs[ids[-1]]):
         subject.kind = "encoder-decoder"
     else:
         subject.kind, subject.sources = "tokens", ids[:1]
-    if subject.kind == "attention" and len(floats) == 2:
+    if stream in floats:
+        subject.sources.sort(key=lambda name: name != stream)
+    elif subject.kind == "attention" and len(floats) == 2:
         _target_first(subject, output)
     _find_axes(subject, output)
     _find_same(subject)
@@ -180,6 +192,23 @@ def _belongs(output: Tensor, ids: Tensor) -> bool:
     """Whether there is a row for each id, in (batch, tokens, …) or (batch × tokens, …)."""
     flat = output.dim() == 2 and len(output) == ids.numel()
     return output.shape[:2] == ids.shape[:2] or flat
+
+
+def _stream(subject: Subject, floats: list[str], ids: list[str], output: Tensor) -> str | None:
+    """The argument that is claimed to hold the tokens, or ids if they alone have output rows."""
+    claimed = subject.claims.tokens
+    if claimed is not None:
+        named = [n for n in (*floats, *ids) if claimed in (n, last(n))]
+        if not named:
+            has = ", ".join((*floats, *ids)) or "none"
+            raise ValueError(f"tokens is {claimed!r}, but what holds vectors or ids is {has}")
+        return named[0]
+    if not (floats and ids) or output.dim() < 3:
+        return None
+    rows = [n for n in ids if subject.inputs[n].dim() == 2 and _belongs(output, subject.inputs[n])]
+    vectors = subject.inputs[floats[0]]
+    own = output.shape[:2] == vectors.shape[:2] and output.shape[-1] == vectors.shape[-1]
+    return rows[-1] if rows and not own else None
 
 
 def _find_axes(subject: Subject, output: Tensor) -> None:

@@ -9,6 +9,21 @@ from typing import Literal
 Level = Literal["error", "warning", "note"]
 ROWS = {"done": "tried", "found": "found", "right": "expected", "remedy": "remedy"}
 WIDTH = 100
+RENAMED = {
+    "no way around the attention": "missing residual connection",
+    "a sum with an older x": "residual adds a stale input",
+    "padding is pooled": "pooling includes padding",
+    "mask of wrong polarity": "inverted mask",
+    "empty rows are NaN": "fully masked rows give NaN",
+    "positions without effect": "positions have no effect",
+    "heads all alike": "identical heads",
+    "targets left out": "real targets are ignored",
+    "convolution into the future": "non-causal convolution",
+    "input without effect": "input has no effect",
+    "tokens mixed elsewhere": "tokens mix outside the attention",
+    "parameter without gradient": "parameter gets no gradient",
+}
+"""Former names of causes, which ``Report.has`` still takes."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,15 @@ class Report:
     passed: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+
+    def has(self, cause: str) -> bool:
+        """True if an error has this cause, by its name or by one that it had before.
+
+        Example:
+            >>> Report("x → vectors").has("inverted mask")
+            False
+        """
+        return RENAMED.get(cause, cause) in self.causes
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -37,7 +37,7 @@ def residual(subject: Subject) -> Results:
         level: Level = "error" if subject.claims.residual or others else "warning"
         done = "set what the attentions give to zero, and changed the first and last token"
         found_, right = "its output did not change", "x + attention(x): it changes"
-        yield finding(level, "residual", "no way around the attention", done, found_, right)
+        yield finding(level, "residual", "missing residual connection", done, found_, right)
         return
     for node in _layers_after(found, None if in_a_row else subject.trace(inputs).nodes[-1]):
         if back(node.makers[0], MOVES, ("cat",)):
@@ -63,7 +63,7 @@ def residual(subject: Subject) -> Results:
             right = "x = x + attention(x), and then x + layer(x), with that x"
             claimed = subject.claims.residual or subject.claims.norm
             level = "error" if models or claimed else "warning"
-            yield finding(level, "residual", "a sum with an older x", done, found_, right)
+            yield finding(level, "residual", "residual adds a stale input", done, found_, right)
             return
 
 
@@ -79,7 +79,7 @@ def _doubled(subject: Subject, found: list[Attention]) -> Results:
             if node.name.startswith("add") and len(tensors) == 2 and tensors[0] is tensors[1]:
                 done = "followed what the attention gives" + locate.in_module(node)
                 found_, right = "it is added to itself", "x + attention(x)"
-                cause = "no way around the attention"
+                cause = "missing residual connection"
                 yield finding("error", "residual", cause, done, found_, right)
                 return
 

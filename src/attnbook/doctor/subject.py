@@ -22,7 +22,7 @@ KINDS: dict[Kind, str] = {
     "attention": "vectors → vectors",
     "tokens": "ids → a row for each token",
     "pooled": "tokens → a row for each sequence",
-    "encoder-decoder": "two sequences of ids → a row for each token",
+    "encoder-decoder": "two sequences → a row for each token",
     "pictures": "pictures → vectors",
     "loss": "ids → a loss",
 }

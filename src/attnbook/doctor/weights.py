@@ -37,6 +37,8 @@ def weights(subject: Subject) -> Results:
     yield from _divided(subject)
     for a in locate.attentions(subject):
         sums = a.weights.sum(-1)
+        if a.softmax_node.name == "exp" and not a.score_node.between:
+            continue  # features of a kernel, not weights: they are of tokens × features
         real = a.weights.isfinite().all(-1)
         some = real & (a.weights != 0).any(-1)
         if not some.any() or (sums[some] - 1).abs().max() < 1e-3:
@@ -239,8 +241,8 @@ def _wrong_sums(subject: Subject, a: Attention, sums: Tensor) -> tuple[str, str]
         return "softmax over the queries", found
     if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
         return "", ""  # a sink, or softmax plus one
-    if by_hand and _normalised(a.context_node, ("add", "add_")):
-        return "", ""  # divided at the end, as in flash attention
+    if by_hand and _normalised(a.context_node, ("add", "add_", "stack", "cat", "sum")):
+        return "", ""  # divided at the end, as in flash attention, chunk by chunk
     return "weights do not sum to one", over
 
 

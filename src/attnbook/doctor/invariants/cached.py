@@ -29,8 +29,7 @@ TOLERANCE = 20 * DIFFERENT
 
 def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
     """Token after token, in chunks, and for a second sequence, it gives what it gives at once."""
-    claim, n = subject.claims.cache, subject.n_tokens
-    step: Step = claim if callable(claim) else _past_key_values
+    step, n = step_of(subject), subject.n_tokens
     one = [1] * n
     plans = {
         "token after token": (0, one),
@@ -44,8 +43,8 @@ def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
         inputs = subject.fresh(seed)
         with restored(subject.module):
             if name == "a second sequence":
-                _in_pieces(subject, step, subject.fresh(0), sizes)
-            outs[name] = _in_pieces(subject, step, inputs, sizes)
+                in_pieces(subject, step, subject.fresh(0), sizes)
+            outs[name] = in_pieces(subject, step, inputs, sizes)
         off[name] = float(changed(subject.by_token(subject.run(inputs)), outs[name]).max())
     wrong = {name: x for name, x in off.items() if not x <= TOLERANCE}
     if wrong:
@@ -56,12 +55,18 @@ def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
         yield finding("error", "cache", cause, done, found, "the same outputs")
 
 
+def step_of(subject: Subject) -> Step:
+    """How the next tokens are given, with what was kept of those before."""
+    claim = subject.claims.cache
+    return claim if callable(claim) else _past_key_values
+
+
 def _past_key_values(module: Any, new: Tensor, state: Any) -> tuple[Tensor, Any]:
     result = module(new, past_key_values=state, use_cache=True)
     return output_of(result), result.past_key_values
 
 
-def _in_pieces(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) -> Tensor:
+def in_pieces(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) -> Tensor:
     """The outputs of calls with so many tokens each."""
     state, parts = None, []
     with torch.no_grad():
@@ -165,5 +170,5 @@ def _reaches(
 ) -> bool:
     """Whether a token changes the output of another one, in calls with so many tokens each."""
     other = subject.replaced(inputs, subject.target, 0, token)
-    one, two = (_in_pieces(subject, step, x, sizes) for x in (inputs, other))
+    one, two = (in_pieces(subject, step, x, sizes) for x in (inputs, other))
     return float(changed(one, two)[0, to]) > DIFFERENT

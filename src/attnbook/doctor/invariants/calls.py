@@ -42,7 +42,7 @@ def finite(subject: Subject) -> Results:
         patterns = [locate.pattern(s) for s in locate.supports(subject)]
         if "strictly earlier" in patterns:
             cause = "a token does not attend to itself"
-        cause = "mask of wrong polarity" if "strictly later" in patterns else cause
+        cause = "inverted mask" if "strictly later" in patterns else cause
         closed = locate.all_closed(subject)
         cause = _closing(subject) if closed else cause
         level: Level = "error" if scale == 1 else "warning"
@@ -59,8 +59,8 @@ def _closing(subject: Subject) -> str:
     for name, other in _other_masks(subject).items():
         trace = subject.trace({**subject.fresh(0), name: other})
         if not any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions):
-            return "mask of wrong polarity"
-    return "mask forbids everything" if _other_masks(subject) else "mask of wrong polarity"
+            return "inverted mask"
+    return "mask forbids everything" if _other_masks(subject) else "inverted mask"
 
 
 def _closed(subject: Subject, found: Finding) -> Finding:

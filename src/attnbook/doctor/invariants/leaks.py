@@ -69,7 +69,7 @@ def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> 
     other = subject.trace(subject.replaced(inputs, subject.target, sequence, token))
     allowed = set(range(token, subject.n_tokens))
     node = first_spread(one, other, subject.n_tokens, allowed, square=True)
-    return _cause_of(node, one, "tokens mixed elsewhere"), _at(node)
+    return _cause_of(node, one, "tokens mix outside the attention"), _at(node)
 
 
 def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> tuple[str, str]:
@@ -129,7 +129,7 @@ def _cause_of(node: Node | None, trace: Trace, otherwise: str) -> str:
     if node.name in NORMS and (node.name != "mean" or centred):
         return "norm over the tokens"
     if node.name in ("convolution", "_convolution"):
-        return "convolution into the future"
+        return "non-causal convolution"
     return otherwise
 
 
@@ -159,7 +159,7 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
             return "mask after the softmax", where
         masked = True
     if masked and subject.kind == "pooled":
-        return "padding is pooled", ""
+        return "pooling includes padding", ""
     for softmax in one.of(*SOFTMAX):
         axis = int(softmax.args[1]) % softmax.outputs[0].dim()
         logits, soft = (x.movedim(axis, -1) for x in (softmax.args[0], softmax.outputs[0]))
@@ -169,10 +169,10 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
         if soft[padding].any() and _constant(logits[padding]):
             return "masked with a finite number", locate.in_module(softmax)
     node = first_spread(one, other, n_keys, {token}, square=True)
-    cause = _cause_of(node, one, "tokens mixed elsewhere")
+    cause = _cause_of(node, one, "tokens mix outside the attention")
     if cause.endswith("without transposing") and not _at_heads(node, one):
         cause = "padding is attended to"
-    if cause == "convolution into the future" and not subject.claims.causal:
+    if cause == "non-causal convolution" and not subject.claims.causal:
         cause = "convolution over padding"
     return cause, _at(node)
 
@@ -214,7 +214,7 @@ def _open_padding(subject: Subject, attention: Attention, columns: Tensor, allow
     if attention.logits is not None and (attention.logits == torch.inf).any():
         return "NaN where the mask forbids"
     if (columns[0] == blocked).all():
-        return "mask of wrong polarity"
+        return "inverted mask"
     rest = locate.residual(subject, attention)
     if attention.logits is not None and rest is not None and columns.all():
         first = slice(len(attention.logits) // len(allowed))  # the heads of a sequence

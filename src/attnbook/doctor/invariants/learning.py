@@ -14,10 +14,20 @@ from attnbook.doctor.invariants.calls import differ, relative
 from attnbook.doctor.invariants.derivatives import in_steps
 from attnbook.doctor.manners import restored
 from attnbook.doctor.modes import RANDOM, foreign, no_dropout
-from attnbook.doctor.observed import Results
+from attnbook.doctor.observed import Results, matrix_of, projected
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
-from attnbook.doctor.trace import MOVES, ON_LOGITS, SOFTMAX, Node, Trace, back, scalar, walk
+from attnbook.doctor.trace import (
+    MOVES,
+    ON_LOGITS,
+    PRODUCTS,
+    SOFTMAX,
+    Node,
+    Trace,
+    back,
+    scalar,
+    walk,
+)
 
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
@@ -34,7 +44,12 @@ def train_and_eval(subject: Subject) -> Results:
     """Training and evaluation differ by dropout only."""
     inputs = subject.fresh(0)
     evaluated, here = subject.run(inputs), locate.inside(subject)
+    parts = {m for part in subject.modules for m in part.modules()}
+    norms = [m for m in parts if "BatchNorm" in type(m).__name__]
     with subject.mode(training=True), no_dropout():
+        if not subject.claims.causal:  # in training a BatchNorm is of the batch, by design
+            for norm in norms:
+                norm.eval()
         trained, again = subject.run(inputs, seed=0), subject.run(inputs, seed=1)
         patterns = locate.inside(subject), here
     if trained.shape != evaluated.shape or differ(trained, again):
@@ -43,8 +58,6 @@ def train_and_eval(subject: Subject) -> Results:
     off = relative(evaluated, trained)
     if off <= 10 * DIFFERENT:
         return
-    names = {type(m).__name__ for part in subject.modules for m in part.modules()}
-    norms = sorted(name for name in names if "BatchNorm" in name)
     causes = {
         ("causal", "all"): "mask only in training",
         ("all", "causal"): "mask only in evaluation",
@@ -54,10 +67,11 @@ def train_and_eval(subject: Subject) -> Results:
         cause = "mask added as a number" if _adds_a_mask(subject) else cause
     if norms and subject.claims.causal:
         cause = "statistic over the batch"  # in training it sees the future
-    level: Level = "warning" if norms and not subject.claims.causal else "error"
     done = "called it in training with dropout taken out, and in evaluation"
-    found = f"outputs differ by {off:.1e}" + (f"; it has a {norms[0]}" if norms else "")
-    yield finding(level, "train = eval", cause, done, found, "the same outputs")
+    found = f"outputs differ by {off:.1e}" + (
+        f"; it has a {type(norms[0]).__name__}" if norms else ""
+    )
+    yield finding("error", "train = eval", cause, done, found, "the same outputs")
 
 
 def _adds_a_mask(subject: Subject) -> bool:
@@ -178,7 +192,7 @@ def gradients(subject: Subject) -> Results:
         found = f"one of shape {tuple(others[0].shape)} is not among module.parameters()"
         cause, right = "parameter not registered", "an optimizer is given every parameter"
         yield finding("error", "gradients", cause, done, found, right)
-    parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad}
+    parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad and p.numel()}
     if not _backpropagate(subject, inputs, list(parameters.values())):
         if parameters:
             yield NotJudged("gradients", "no output has a gradient: is it for inference alone?")
@@ -195,6 +209,7 @@ def gradients(subject: Subject) -> Results:
     if any(MEMORY.search(name) for name in subject.optional):
         inside = []  # cross-attention to what the example leaves out
     alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
+    dead = [n for n in dead if n not in _of_one_key(subject)]
     lost = [n for n in dead if parameters[n].grad is None and not _acts(subject, inputs, n)]
     dead = [n for n in dead if n not in lost]
     if lost and not alone:
@@ -205,7 +220,7 @@ def gradients(subject: Subject) -> Results:
     if dead and not alone:
         done = "backpropagated a random mixture of the outputs"
         found = f"{_listed(dead)} computed something and got no gradient"
-        cause, right = "parameter without gradient", "a gradient, other than for key biases"
+        cause, right = "parameter gets no gradient", "a gradient, other than for key biases"
         # Zeros may cancel, as where several streams start equal.
         dead_ones = [(n, parameters[n]) for n in dead]
         codes = _looked_up(subject)  # learned by another way, as running means of what they replace
@@ -214,6 +229,16 @@ def gradients(subject: Subject) -> Results:
             for n, p in dead_ones
         )
         yield finding("error" if sure else "warning", "gradients", cause, done, found, right)
+    trace = locate.trace_of(subject)
+    if parts := [n for n, p in parameters.items() if n not in without and _in_part(trace, p)]:
+        done = "backpropagated a random mixture of the outputs"
+        gradient = parameters[parts[0]].grad
+        zeros = int((gradient == 0).sum()) if gradient is not None else 0
+        found = (
+            f"{zeros} of the {parameters[parts[0]].numel()} numbers of {_listed(parts)} got none"
+        )
+        cause, right = "part of a matrix not used", "a gradient for each number of a matrix"
+        yield finding("error", "gradients", cause, done, found, right)
     if unused:
         level: Level = "error" if inside else "warning"
         done = "observed which parameters the call uses"
@@ -221,6 +246,18 @@ def gradients(subject: Subject) -> Results:
         found += ", though what it belongs to did" if inside else ""
         right = "every parameter takes part, unless it is for another task"
         yield finding(level, "gradients", "parameter not used", done, found, right)
+
+
+def _of_one_key(subject: Subject) -> set[str]:
+    """Parameters of queries and keys where there is one key: its weight is 1, whatever they are."""
+    nodes = (
+        projected(node)
+        for a in locate.attentions(subject)
+        if a.weights.shape[-1] == 1
+        for node in (a.query_node, a.key_node)
+    )
+    matrices = {matrix_of(node) for node in nodes if node is not None}
+    return {n for n, p in subject.parameters.items() if p.data_ptr() in matrices}
 
 
 def _looked_up(subject: Subject) -> set[int]:
@@ -305,6 +342,20 @@ def _part_without(parameter: nn.Parameter) -> bool:
         return len(parameter) == 3 and any(not part.any() for part in parameter.grad)
     wide = parameter.grad if parameter.shape[0] > parameter.shape[1] else parameter.grad.T
     return len(wide) == 3 * wide.shape[1] and any(not part.any() for part in wide.chunk(3))
+
+
+def _in_part(trace: Trace, parameter: nn.Parameter) -> bool:
+    """True if some entries of a multiplied matrix get no gradient, in no whole row or column."""
+    if parameter.grad is None or parameter.dim() != 2:
+        return False
+    zero = parameter.grad == 0
+    # Whole rows and columns can be without: a ReLU that is closed, a slice.
+    if (zero & ~zero.all(0) & ~zero.all(1)[:, None]).float().mean() < 1 / 8:
+        return False
+    first = [n for n in trace.nodes if any(x is parameter for _, x in n.inputs)]
+    through = (*MOVES, "diagonal")
+    users = walk(first, lambda n: n.users if n.name in through else [])
+    return any(n.name in (*PRODUCTS, "diagonal") for n in users)
 
 
 def _listed(names: list[str]) -> str:

@@ -11,6 +11,7 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.invariants.leaks import padding_leak
+from attnbook.doctor.invariants.reach import groups
 from attnbook.doctor.masking import TURNED, as_claimed, block, mask_inputs
 from attnbook.doctor.observed import Results
 from attnbook.doctor.report import Finding, Level, NotJudged
@@ -42,6 +43,7 @@ def padding(subject: Subject) -> Results:
     else:
         compared = False
         for name in padded(subject):
+            yield from _neighbours(subject, name)
             for allowed in _patterns(subject, name):
                 for found in _compared(subject, name, allowed):
                     compared = True
@@ -52,6 +54,24 @@ def padding(subject: Subject) -> Results:
             yield NotJudged("padding", "it takes one length only")
 
 
+def _neighbours(subject: Subject, name: str) -> Results:
+    """Padding in one sequence changes no other sequence."""
+    n, b = subject.length(name), subject.n_sequences
+    if subject.claims.padding_id is None or not subject.is_ids(name) or b < 2 or groups(subject):
+        return
+    inputs, allowed = subject.fresh(0), torch.ones(b, n, dtype=torch.bool)
+    whole = subject.by_token(subject.run(block(subject, inputs, name, allowed)))
+    allowed[0, n // 2 :] = False
+    output = subject.by_token(subject.run(block(subject, inputs, name, allowed)))
+    if output.shape != whole.shape:
+        return  # it is cut to the longest
+    off = float(changed(whole, output)[1:].max())
+    if off > 10 * DIFFERENT:
+        done = f"padded sequence 0 of {name}, and watched the others"
+        found, right = f"they changed by {off:.1e}", "they stay the same"
+        yield finding("error", "padding", "mask of another sequence", done, found, right)
+
+
 def _or_turned(subject: Subject, name: str, allowed: Tensor, found: Finding) -> Finding:
     """The finding, or that the mask means the other thing, if that explains it."""
     claim = subject.claims.mask
@@ -60,7 +80,7 @@ def _or_turned(subject: Subject, name: str, allowed: Tensor, found: Finding) -> 
     claims = replace(subject.claims, mask=replace(claim, true=TURNED[claim.true]))
     if any(_compared(replace(subject, claims=claims, traces={}), name, allowed)):
         return found
-    cause = "mask of wrong polarity"
+    cause = "inverted mask"
     turned = finding("error", "padding", cause, found.done, found.found, found.right)
     return as_claimed(subject, turned)
 
@@ -69,7 +89,8 @@ def padded(subject: Subject) -> list[str]:
     """The sources that may have padding, as far as it can be made."""
     claim, translates = subject.claims.mask, subject.kind == "encoder-decoder"
     if claim is None:
-        return subject.sources[::-1] if translates else subject.attended[:1]
+        ids = [n for n in subject.sources[::-1] if subject.is_ids(n)]
+        return ids if translates else subject.attended[:1]
     decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
     usual = subject.target if decoders else (subject.sources if translates else subject.attended)[0]
     return [claim.source or usual]
@@ -145,7 +166,9 @@ def _compared(subject: Subject, name: str, allowed: Tensor) -> Iterator[Finding 
             done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
             found = _finding(subject, name, masked, allowed, done, off)
             by_id = claims.padding_id is not None and subject.kind == "pooled"
-            if not (found and by_id and found.cause == "padding is pooled"):  # it pools by the ids
+            if not (
+                found and by_id and found.cause == "pooling includes padding"
+            ):  # it pools by the ids
                 yield found
         n_real = allowed.shape[1] - len(blocked)
         if not allowed[sequence, :n_real].all():
@@ -258,4 +281,4 @@ def empty_rows(subject: Subject) -> Results:
         yield finding("error", "empty rows", cause, done, found, "sequence 1 stays the same")
     elif not output.isfinite().all():
         found, right = "its outputs are NaN", "zeros, or anything finite that nobody uses"
-        yield finding("warning", "empty rows", "empty rows are NaN", done, found, right)
+        yield finding("warning", "empty rows", "fully masked rows give NaN", done, found, right)

@@ -31,10 +31,34 @@ def influence(subject: Subject, inputs: Inputs, name: str, sequence: int = 0) ->
     return rows
 
 
+def groups(subject: Subject) -> int:
+    """Number of neighbouring sequences that depend on each other and on no other, or 0."""
+    b = subject.n_sequences
+    if subject.batch is None or b < 4:
+        return 0
+    inputs, reached = subject.fresh(0), torch.zeros(b, b, dtype=torch.bool)
+    base = subject.by_token(subject.run(inputs))
+    for sequence in range(b):
+        other = subject.replaced(inputs, subject.target, sequence, 0)
+        moved = changed(base, subject.by_token(subject.run(other))) > DIFFERENT
+        reached[sequence] = moved.flatten(1).any(1)
+    for n in range(2, b // 2 + 1):
+        block = torch.arange(b) // n
+        if b % n == 0 and reached.equal(block[:, None] == block):
+            return n
+    return 0
+
+
 def batch(subject: Subject) -> Results:
     """A sequence does not depend on the others of its batch."""
     if subject.batch is None or subject.n_sequences < 2:
         yield NotJudged("batch", "the example has one sequence", "an example of two")
+        return
+    if n := groups(subject):
+        done = "changed a token of each sequence"
+        found = f"of {subject.n_sequences} sequences, every {n} depend on each other alone"
+        right = f"independent sequences, unless {n} rows are one thing (codebooks, frames, views)"
+        yield finding("warning", "batch", "sequences in groups", done, found, right)
         return
     for seed, name in itertools.product(SEEDS, subject.sources[:3]):
         inputs = subject.fresh(seed)
@@ -54,7 +78,7 @@ def batch(subject: Subject) -> Results:
 
 def order_of_sequences(subject: Subject) -> Results:
     """Sequences in another order give outputs in that order."""
-    if subject.batch is None or subject.n_sequences < 2 or _has_more(subject):
+    if subject.batch is None or subject.n_sequences < 2 or _has_more(subject) or groups(subject):
         return
     inputs = subject.fresh(0)
     flipped = {k: v.flip(subject.batch) if k in subject.sources else v for k, v in inputs.items()}
@@ -82,7 +106,7 @@ def mixing(subject: Subject) -> Results:
             level: Level = "warning" if rounded else "error"
             done, found = f"changed each token of {name}", "no output changed"
             right = "outputs depend on it"
-            yield finding(level, "mixing", "input without effect", done, found, right)
+            yield finding(level, "mixing", "input has no effect", done, found, right)
     if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
@@ -118,7 +142,7 @@ def future(subject: Subject) -> Results:
     if not subject.claims.causal and not known:
         if inside == "later":
             found = "each token attends to itself and to later ones only"
-            cause, right = "mask of wrong polarity", "to earlier ones, if it is meant to be causal"
+            cause, right = "inverted mask", "to earlier ones, if it is meant to be causal"
             yield finding("warning", "future", cause, "observed the weights", found, right)
         yield NotJudged("future", "whether it is causal", "causal=True")
         return
