@@ -6,7 +6,7 @@ The backend of Keras must be torch: it is set here, before Keras is imported.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -25,27 +25,23 @@ from x_transformers import (
     XTransformer,
 )
 
-from tests.doctor.unusual import D, Design, H
+from tests.doctor.libraries import CAUSAL, FREE, D, H, V, cross, given, heads_of, report, same, x
+from tests.doctor.specimens.museum import settings
 
-V = 29
-CAUSAL, FREE = {"causal": True, "n_heads": H}, {"causal": False, "n_heads": H}
 MASKED = {**FREE, "mask": {"argument": "mask", "shape": "bk"}}
-KERAS_MASKED = {**FREE, "mask": {"argument": "attention_mask", "shape": "bqk"}}
 KNOWN = ("attn_orthog_projected_values",)
 """Flags under which x-transformers 2.31.10 sees the future: its projection is over the sequence."""
 
 
-def ids() -> tuple[Any, ...]:
-    return (torch.randint(1, V, (2, 7)),)
+LAYERS: dict[str, Any] = {"dim": D, "depth": 2, "heads": H, "attn_dim_head": 8}
 
 
-def vectors() -> tuple[Any, ...]:
-    return (torch.randn(2, 7, D),)
+def ids(t: int = 7) -> torch.Tensor:
+    return torch.randint(1, V, (2, t))
 
 
 def wrapped(layers: type[nn.Module], wrap: dict[str, Any] | None = None, **more: Any) -> Any:
-    size = {"dim": D, "depth": 2, "heads": H, "attn_dim_head": 8}
-    made = layers(**{**size, **more})
+    made = layers(**{**LAYERS, **more})
     return TransformerWrapper(num_tokens=V, max_seq_len=16, attn_layers=made, **(wrap or {}))
 
 
@@ -80,79 +76,44 @@ WRAPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def x_transformers() -> Iterator[Design]:
-    def decoder(name: str, claims: Any, wrap: Any = None, **more: Any) -> Design:
-        return Design(name, lambda: wrapped(Decoder, wrap, **more), ids, {**CAUSAL, **claims})
-
-    yield decoder("plain", {})
-    for name in SWITCHES:
-        yield decoder(name, {}, **{name: True})
-    for name, (more, claims) in VALUES.items():
-        yield decoder(name, claims, **more)
-    for name, (wrap, claims) in WRAPS.items():
-        yield decoder(name, claims, wrap)
-    no_table = {"use_abs_pos_emb": False}
-    yield decoder("ALiBi", {"position": "alibi"}, no_table, alibi_pos_bias=True)
-    for name in ("rel_pos_bias", "alibi_pos_bias", "rotary_pos_emb"):
-        more = {name: True}
-        yield Design(f"encoder, {name}", lambda m=more: wrapped(Encoder, **m), ids, MASKED)
-    yield Design("encoder", lambda: wrapped(Encoder), ids, MASKED)
-    pooled = {"use_cls_token": True}
-    yield Design("encoder, class token", lambda: wrapped(Encoder, pooled), ids, MASKED)
-    yield Design(
-        "loss",
-        lambda: AutoregressiveWrapper(wrapped(Decoder), pad_value=0, ignore_index=0),
-        ids,
-        {"causal": True, "padding_id": 0},
-    )
-    layers = {"dim": D, "depth": 2, "heads": H, "attn_dim_head": 8}
-    yield Design("Decoder alone", lambda: Decoder(**layers), vectors, CAUSAL)
-    yield Design(
-        "Encoder alone", lambda: Encoder(**layers), vectors, {**MASKED, "position": "none"}
-    )
-    yield Design(
-        "continuous",
-        lambda: ContinuousTransformerWrapper(
-            dim_in=D, dim_out=D, max_seq_len=16, attn_layers=Decoder(**layers)
-        ),
-        vectors,
-        CAUSAL,
-    )
-    yield Design(
-        "ViT",
-        lambda: ViTransformerWrapper(
-            image_size=8, patch_size=4, num_classes=5, attn_layers=Encoder(**layers)
-        ),
-        lambda: (torch.randn(2, 3, 8, 8),),
-        FREE,
-    )
-    both = {
-        f"{side}_{name}": value
-        for side in ("enc", "dec")
-        for name, value in {
-            "num_tokens": V,
-            "max_seq_len": 16,
-            "depth": 2,
-            "heads": H,
-            "attn_dim_head": 8,
-        }.items()
-    }
-    yield Design(
-        "XTransformer",
-        lambda: XTransformer(dim=D, **both),
-        lambda: (torch.randint(1, V, (2, 7)), torch.randint(1, V, (2, 6))),
-        {"causal": True},
-    )
+ALIBI = {"use_abs_pos_emb": False}
+BOTH = {
+    f"{side}_{name}": value
+    for side in ("enc", "dec")
+    for name, value in {**LAYERS, "num_tokens": V, "max_seq_len": 16}.items()
+    if name != "dim"
+}
+X_TRANSFORMERS = settings({
+    "plain": (partial(wrapped, Decoder), ids, CAUSAL),
+    **{name: (partial(wrapped, Decoder, **{name: True}), ids, CAUSAL) for name in SWITCHES},
+    **{name: (partial(wrapped, Decoder, **more), ids, CAUSAL | claims)
+       for name, (more, claims) in VALUES.items()},
+    **{name: (partial(wrapped, Decoder, wrap), ids, CAUSAL | claims)
+       for name, (wrap, claims) in WRAPS.items()},
+    "ALiBi": (partial(wrapped, Decoder, ALIBI, alibi_pos_bias=True), ids,
+              {**CAUSAL, "position": "alibi"}),
+    **{f"encoder, {name}": (partial(wrapped, Encoder, **{name: True}), ids, MASKED)
+       for name in ("rel_pos_bias", "alibi_pos_bias", "rotary_pos_emb")},
+    "encoder": (partial(wrapped, Encoder), ids, MASKED),
+    "encoder, class token": (partial(wrapped, Encoder, {"use_cls_token": True}), ids, MASKED),
+    "loss": (lambda: AutoregressiveWrapper(wrapped(Decoder), pad_value=0, ignore_index=0), ids,
+             {"causal": True, "padding_id": 0}),
+    "Decoder alone": (partial(Decoder, **LAYERS), x(), CAUSAL),
+    "Encoder alone": (partial(Encoder, **LAYERS), x(), {**MASKED, "position": "none"}),
+    "continuous": (lambda: ContinuousTransformerWrapper(
+        dim_in=D, dim_out=D, max_seq_len=16, attn_layers=Decoder(**LAYERS)), x(), CAUSAL),
+    "ViT": (lambda: ViTransformerWrapper(
+        image_size=8, patch_size=4, num_classes=5, attn_layers=Encoder(**LAYERS)),
+        x(2, 3, 8, 8), FREE),
+    "XTransformer": (partial(XTransformer, dim=D, **BOTH), lambda: (ids(), ids(6)),
+                     {"causal": True}),
+})  # fmt: skip
 
 
-def built(make: Callable[[], Any], n: int = 2) -> Callable[[], Any]:
+def built(layer: type[Any], *sizes: int, **more: Any) -> Any:
     """A layer of Keras, called once, which makes its weights."""
-
-    def made() -> Any:
-        layer = make()
-        layer(*[torch.randn(2, 6, D)] * n)
-        return layer
-
+    made = layer(*sizes, **more)
+    made(*[torch.randn(2, 6, D)] * 2)
     return made
 
 
@@ -173,6 +134,10 @@ class KerasBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+def pair() -> tuple[torch.Tensor, ...]:
+    return same()()[:2]
+
+
 def keras_model(causal: bool, *, mask_zero: bool = False) -> Any:
     layers = keras.layers
     ids = keras.Input((7,), dtype="int64")
@@ -185,33 +150,24 @@ def keras_model(causal: bool, *, mask_zero: bool = False) -> Any:
     return keras.Model(ids, layers.Dense(V)(h))
 
 
-def of_keras() -> Iterator[Design]:
-    def same() -> tuple[Any, ...]:
-        return vectors() * 2
-
-    def cross() -> tuple[Any, ...]:
-        return torch.randn(2, 6, D), torch.randn(2, 5, D)
-
-    def attention(**more: Any) -> Callable[[], Any]:
-        return built(lambda: keras.layers.MultiHeadAttention(H, D // H, **more))
-
-    def grouped(n: int) -> Callable[[], Any]:
-        return built(lambda: keras.layers.GroupQueryAttention(D // 4, 4, n))
-
-    later = {"use_causal_mask": True}
-    four = {"causal": True, "n_heads": 4, "n_kv_heads": 2}
-    yield Design("MultiHeadAttention", attention(), same, KERAS_MASKED)
-    yield Design("MultiHeadAttention, causal", attention(), same, CAUSAL, later)
-    yield Design("MultiHeadAttention, cross", attention(), cross, {"n_heads": H})
-    yield Design("MultiHeadAttention, other widths", attention(value_dim=4), same, FREE)
-    yield Design("GroupQueryAttention", grouped(2), same, four, later)
-    yield Design("GroupQueryAttention, one", grouped(1), same, {**four, "n_kv_heads": 1}, later)
-    yield Design("block, causal", lambda: KerasBlock(True), vectors, CAUSAL)
-    yield Design("block", lambda: KerasBlock(False), vectors, FREE)
-    yield Design("model, causal", lambda: keras_model(True), ids, CAUSAL)
-    yield Design("model", lambda: keras_model(False), ids, FREE)
-    padded = {**FREE, "padding_id": 0}
-    yield Design("model, masked zero", lambda: keras_model(False, mask_zero=True), ids, padded)
+MHA = partial(built, keras.layers.MultiHeadAttention, H, D // H)
+GQA = partial(built, keras.layers.GroupQueryAttention, D // 4, 4)
+LATER, FOUR = given(use_causal_mask=True), {"causal": True, "n_heads": 4}
+KERAS = settings({
+    "MultiHeadAttention": (MHA, pair,
+                           {**FREE, "mask": {"argument": "attention_mask", "shape": "bqk"}}),
+    "MultiHeadAttention, causal": (MHA, pair, CAUSAL | LATER),
+    "MultiHeadAttention, cross": (MHA, cross, {"n_heads": H}),
+    "MultiHeadAttention, other widths": (partial(MHA, value_dim=4), pair, FREE),
+    "GroupQueryAttention": (partial(GQA, 2), pair, {**FOUR, "n_kv_heads": 2, **LATER}),
+    "GroupQueryAttention, one": (partial(GQA, 1), pair, {**FOUR, "n_kv_heads": 1, **LATER}),
+    "block, causal": (partial(KerasBlock, True), x(), CAUSAL),
+    "block": (partial(KerasBlock, False), x(), FREE),
+    "model, causal": (partial(keras_model, True), ids, CAUSAL),
+    "model": (partial(keras_model, False), ids, FREE),
+    "model, masked zero": (partial(keras_model, False, mask_zero=True), ids,
+                           {**FREE, "padding_id": 0}),
+})  # fmt: skip
 
 
 def later(score: Any, _batch: Any, _head: Any, i: Any, j: Any) -> Any:
@@ -222,30 +178,29 @@ def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return flex_attention(q, k, v, score_mod=later)
 
 
-def of_torch() -> Iterator[Design]:
-    """What compiles itself, half a minute for a report."""
-    three = tuple(torch.randn(2, H, 7, 8) for _ in "qkv")
-    yield Design("flex_attention", lambda: flex_attention, lambda: three, {"causal": False})
-    yield Design("flex_attention, causal", lambda: flex, lambda: three, {"causal": True})
+FLEX = settings({  # compiles itself: half a minute for a report
+    "flex_attention": (lambda: flex_attention, heads_of(7, 7, 7), {"causal": False}),
+    "flex_attention, causal": (lambda: flex, heads_of(7, 7, 7), {"causal": True}),
+})  # fmt: skip
 
 
 def main() -> int:
     """A line for each; how many have an error, or had a check that raised."""
     wrong = 0
-    libraries = {"x-transformers": x_transformers, "Keras": of_keras, "torch": of_torch}
+    libraries = {"x-transformers": X_TRANSFORMERS, "Keras": KERAS, "torch": FLEX}
     for library, designs in libraries.items():
-        for design in designs():
+        for name, make in designs.items():
             for claimed in (True, False):
                 start = time.perf_counter()
-                report = design.report(claimed=claimed)
-                raised = [n for n in report.not_judged if "check raised" in n.why]
-                known = design.name in KNOWN
-                wrong += bool(report.errors or raised) and not known
+                said = report(make, claimed=claimed)
+                raised = [n for n in said.not_judged if "check raised" in n.why]
+                known = name in KNOWN
+                wrong += bool(said.errors or raised) and not known
                 print(
-                    f"{library}, {design.name}: {'claimed' if claimed else 'bare'}, "
-                    f"{time.perf_counter() - start:.1f} s, {len(report.errors)} errors, "
-                    f"{len(report.warnings)} warnings",
-                    *([*report.causes, *raised] or [""]),
+                    f"{library}, {name}: {'claimed' if claimed else 'bare'}, "
+                    f"{time.perf_counter() - start:.1f} s, {len(said.errors)} errors, "
+                    f"{len(said.warnings)} warnings",
+                    *([*said.causes, *raised] or [""]),
                     "(a bug of theirs)" if known else "",
                     flush=True,
                 )

@@ -1,15 +1,19 @@
-"""What chapter 12 says of the doctor, measured: ``python -m tests.doctor.measured``, a while.
+"""The record of what the doctor finds: ``python -m tests.doctor.measured``, minutes.
 
-It writes ``chapters/doctor.json``: the score on planted bugs that the doctor was developed on, and
-on those that it had not seen, three seeds each; and what it finds in right models of other
-libraries.
+It writes ``chapters/doctor.json``, which chapter 12 reads: the verdict on each specimen at one
+seed, the scores that follow, what it finds in correct models of other libraries, and the code that
+this is true of. ``… measured verdicts`` makes the verdicts and scores alone: ``git diff`` then
+shows what a change of the doctor found and lost.
 """
 
+import hashlib
 import json
 import os
 import sys
 import warnings
+from functools import cache
 from importlib.metadata import version
+from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
@@ -17,84 +21,103 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "torch"  # before it is imported
 
 import torch
-from tqdm import tqdm
 
-from attnbook.doctor import Report, diagnose
-from tests.doctor import held_out, held_out_attention, held_out_models, unseen
+from attnbook.book.code import Code
+from attnbook.doctor import Report
+from tests.doctor.specimens.museum import (
+    FILES,
+    FOLDER,
+    examine,
+    right,
+    specimens,
+    verdict,
+)
 
-WRITTEN = Path(__file__).parents[2] / "chapters" / "doctor.json"
-SEEDS = 3
+ROOT = Path(__file__).parents[2]
+WRITTEN = ROOT / "chapters" / "doctor.json"
 PACKAGES = ("torch", "transformers", "keras", "x-transformers")
-Counts = dict[str, list[int]]
-Case = held_out.HeldOut | unseen.Unseen
-DEVELOPED: list[Case] = [*held_out.CASES, *held_out_attention.CASES, *held_out_models.CASES]
-UNSEEN = unseen.CASES
-CASES: list[Case] = [*DEVELOPED, *UNSEEN]
 
 
-def judge(job: tuple[int, int, bool]) -> tuple[bool, bool, bool]:
-    """Found: an error that the twin does not have; named as the bug; an alarm on the twin."""
-    number, seed, claimed = job
+@cache
+def twin(file: str, setting: str, claimed: bool) -> Report:
+    """The report on what stands in the file."""
+    return examine(right(file, setting), claimed=claimed)
+
+
+def judged(file: str, setting: str) -> dict[str, str]:
+    """Name of a bug → named, found or missed, with claims; ", bare" if one can be sure without."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    case = CASES[number]
-    bug, twin = (report(case, seed, broken, claimed) for broken in (True, False))
-    own = set(bug.causes) - set(twin.causes)
-    return bool(own), bool(own & set(case.causes)), not twin.healthy
+    return {
+        bug.name + ", bare" * (not claimed): verdict(
+            examine(bug.make(), claimed=claimed), twin(file, setting, claimed), bug.causes
+        )
+        for bug in specimens(file)
+        for claimed in ((True, False) if bug.bare else (True,))
+        if bug.setting == setting
+    }
 
 
-def report(case: Case, seed: int, broken: bool, claimed: bool) -> Report:
-    """With the claims of the case, or with no more than the call needs."""
-    module, example, claims = case.make(seed, broken)
-    if not claimed:
-        claims = {name: value for name, value in claims.items() if name == "keywords"}
-    return diagnose(module, *example, **claims)
+def alarms(file: str, setting: str) -> dict[str, list[str]]:
+    """The errors on what stands there, with claims and bare."""
+    reports = {name: twin(file, setting, name == "claims") for name in ("claims", "bare")}
+    return {f"{file}: {setting}, {name}": [*said.causes] for name, said in reports.items()}
 
 
-def scores() -> dict[str, Any]:
-    """Pairs, found and named, by family; false alarms of how many reports on twins.
+def verdicts() -> dict[str, Any]:
+    """On all bugs, and on their twins."""
+    with Pool(2) as pool:
+        found = pool.starmap(_both, with_bugs())
+    bugs, twins = (
+        {k: v for each in part for k, v in each.items()} for part in zip(*found, strict=True)
+    )
+    return {"bugs": dict(sorted(bugs.items())), "twins": dict(sorted(twins.items()))}
+
+
+def _both(file: str, setting: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    return judged(file, setting), alarms(file, setting)
+
+
+def scores(found: dict[str, Any]) -> dict[str, Any]:
+    """Of the verdicts: bugs, found and named, by family; twins with an error.
 
     Of bugs that the doctor was developed on, with claims; of the unseen with claims, and bare those
-    that are sure without a word of the author.
+    that one can be sure of without.
     """
-    jobs = [(n, s, how) for n in range(len(CASES)) for s in range(SEEDS) for how in (True, False)]
-    counts: dict[str, Counts] = {"developed": {}, "claims": {}, "bare": {}}
-    alarms = {"developed": [0, 0], "unseen": [0, 0]}
-    with Pool(2) as pool:
-        judged = zip(jobs, pool.imap(judge, jobs), strict=True)
-        for (number, _, claimed), (found, named, alarm) in tqdm(judged, total=len(jobs)):
-            case, new = CASES[number], number >= len(DEVELOPED)
-            alarms["unseen" if new else "developed"][0] += alarm
-            alarms["unseen" if new else "developed"][1] += 1
-            if claimed or (new and case.bare):
-                how = ("claims" if claimed else "bare") if new else "developed"
-                for key in (case.family, "all"):
-                    row = counts[how].setdefault(key, [0, 0, 0])
-                    for i, one in enumerate((True, found, named)):
-                        row[i] += one
-    for rows in counts.values():
-        rows["all"] = rows.pop("all")  # last
-    variants = {"developed": len(DEVELOPED), "unseen": len(UNSEEN)}
-    return {"variants": variants, "alarms": alarms, **counts}
+    counts: dict[str, dict[str, list[int]]] = {"developed": {}, "claims": {}, "bare": {}}
+    for bug in (bug for file in FILES for bug in specimens(file)):
+        rows = {"claims" if bug.unseen else "developed": bug.name}
+        if bug.unseen and bug.bare:
+            rows["bare"] = f"{bug.name}, bare"
+        for (how, name), family in product(rows.items(), (bug.family, "all")):
+            row = counts[how].setdefault(family, [0, 0, 0])
+            said = found["bugs"][name]
+            for i, true in enumerate((True, said != "missed", said == "named")):
+                row[i] += true
+    families = {
+        how: dict(sorted(rows.items(), key=lambda row: (row[0] == "all", row[0])))
+        for how, rows in counts.items()
+    }
+    twins = [*found["twins"].values()]
+    return {"twins": [sum(map(bool, twins)), len(twins)], **families}
 
 
 def libraries() -> dict[str, dict[str, int]]:
     """Errors and warnings, with claims, for each right design."""
     from tests.doctor import elsewhere
-    from tests.doctor.libraries import LIBRARIES
+    from tests.doctor.libraries import LIBRARIES, report
 
-    designs = {**LIBRARIES, "x-transformers": elsewhere.x_transformers()}
-    designs["keras"] = elsewhere.of_keras()
+    others = {"x-transformers": elsewhere.X_TRANSFORMERS, "keras": elsewhere.KERAS}
     found = {}
-    for library, made in designs.items():
-        for design in made:
-            if library != "attnbook" and design.name not in elsewhere.KNOWN:
-                said = design.report(claimed=True)
-                found[f"{library}: {design.name}"] = {
+    for library, designs in {**LIBRARIES, **others}.items():
+        for name, make in designs.items():
+            if library != "attnbook" and name not in elsewhere.KNOWN:
+                said = report(make, claimed=True)
+                found[f"{library}: {name}"] = {
                     "errors": len(said.errors),
                     "warnings": len(said.warnings),
                 }
-                print(library, design.name, *said.causes, flush=True)
+                print(library, name, *said.causes, flush=True)
     return found
 
 
@@ -116,16 +139,31 @@ def leak() -> dict[str, float]:
     return {"future": moved(attn_orthog_projected_values=True), "future without it": moved()}
 
 
+def with_bugs() -> list[tuple[str, str]]:
+    """(file, setting), of those that have bugs."""
+    return sorted({(file, bug.setting) for file in FILES for bug in specimens(file)})
+
+
+def code() -> dict[str, str]:
+    """Hashes of the doctor and of the museum: what the record is true of."""
+    museum = {
+        f"specimens.{file}": hashlib.sha256((FOLDER / f"{file}.py").read_bytes()).hexdigest()[:16]
+        for file in (*FILES, "museum")
+    }
+    return Code(ROOT).hashes("import attnbook.doctor") | museum
+
+
 def main() -> None:
     """Measure and write, whole or not at all."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    parts = {"scores": scores, "libraries": libraries, "x-transformers": leak}
-    result: dict[str, Any] = {"versions": {name: version(name) for name in PACKAGES}}
-    if WRITTEN.exists():
-        result |= json.loads(WRITTEN.read_text("utf-8"))
+    parts = {"verdicts": verdicts, "libraries": libraries, "x-transformers": leak}
+    result = json.loads(WRITTEN.read_text("utf-8")) if WRITTEN.exists() else {}
+    result["versions"] = {name: version(name) for name in PACKAGES}
     for name in sys.argv[1:] or parts:
         result[name] = parts[name]()
+        result.setdefault("code", {})[name] = code()
+    result["scores"] = scores(result["verdicts"])
     text = json.dumps(result, indent=1)
     WRITTEN.with_suffix(".new").write_text(text + "\n", "utf-8")
     WRITTEN.with_suffix(".new").replace(WRITTEN)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.doctor import diagnose
-from tests.doctor.test_planted import healthy
+from tests.doctor.specimens.museum import healthy
 
 State = tuple[Tensor, Tensor]
 
@@ -155,6 +155,6 @@ def test_a_wrong_claim_of_a_mask_is_named(way: str, claimed: str, fill: float, g
     ids, mask = torch.randint(1, 23, (3, 7)), (DECODERS[way][2](padded("right")),)
     claims = {"causal": True, "mask": {"argument": "mask", "true": claimed}}
     error, *_ = diagnose(Masked(way, fill), ids, *mask * given, **claims).errors
-    assert error.cause == "mask of wrong polarity"
+    assert error.cause == "inverted mask"
     assert f"(True = {claimed}, as claimed)" in error.done
     assert error.remedy.endswith(f'; or claim "true": "{way}"')

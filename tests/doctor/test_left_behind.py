@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from attnbook.doctor import diagnose
 from attnbook.doctor.manners import restored
-from tests.doctor.styles import Separate
-from tests.doctor.test_planted import healthy
+from tests.doctor.specimens.attentions import Separate
+from tests.doctor.specimens.museum import healthy
 
 MASK = {"mask": {"argument": "mask", "dtype": "int"}}
 CLOSED = ("mask forbids everything",)
@@ -216,8 +216,8 @@ def loss(logits: Tensor, ids: Tensor, bug: str = "") -> Tensor:
     ("bug", "cause"),
     [
         ("unshifted", "loss without shift"),
-        ("ends", "targets left out"),
-        ("one sequence", "targets left out"),
+        ("ends", "real targets are ignored"),
+        ("one sequence", "real targets are ignored"),
         ("over the batch", "batch and tokens exchanged"),
         ("view", "logits reshaped across tokens"),
     ],

@@ -12,7 +12,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from attnbook.doctor import Claims, Report, diagnose
 from attnbook.doctor.__main__ import claim, main
 from attnbook.doctor.report import Finding, one_cause
-from tests.doctor.styles import Decoder, Fused, Loss, Separate
+from tests.doctor.specimens.attentions import Separate
+from tests.doctor.specimens.decoders import GPT, TrainingStep
+from tests.doctor.specimens.museum import bug
 
 
 class Failing(Separate):
@@ -41,9 +43,11 @@ class Interrupted(Failing):
     at, error = 20, KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    "make", [Separate, lambda: Fused("remembers keys"), Failing, Interrupted, Loss]
-)
+def remembering() -> nn.Module:
+    return bug("attentions: fused: remembers the last output").make()[0]
+
+
+@pytest.mark.parametrize("make", [Separate, remembering, Failing, Interrupted, TrainingStep])
 def test_everything_is_as_before(make) -> None:
     torch.manual_seed(0)
     module = make()
@@ -52,7 +56,7 @@ def test_everything_is_as_before(make) -> None:
         parameter.grad = torch.ones_like(parameter)
     child = next(m for m in module.modules() if isinstance(m, nn.Linear))
     child.train(False)
-    x = torch.randint(1, 23, (2, 6)) if make is Loss else torch.randn(2, 6, 16)
+    x = torch.randint(1, 23, (2, 6)) if make is TrainingStep else torch.randn(2, 6, 16)
     given, state = x.clone(), copy.deepcopy(module.state_dict())
     addresses = [p.data_ptr() for p in module.parameters()]
     drawn = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -123,7 +127,7 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
 
 @pytest.mark.slow
 def test_functions_and_bound_methods() -> None:
-    model = Decoder()
+    model = GPT()
     ids = torch.randint(1, 23, (2, 6))
     before = model.wte.weight.clone()
     assert diagnose(lambda ids: model(ids), ids, causal=True).healthy
@@ -135,12 +139,12 @@ def test_functions_and_bound_methods() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [6, 30])
 def test_arguments_in_lists_and_dictionaries(n) -> None:
-    model = Decoder()
+    model = GPT()
     batch = {"ids": torch.randint(1, 23, (2, n)), "names": ["a", "b"]}
     report = diagnose(lambda batch: {"logits": model(batch["ids"])}, batch, causal=True)
     assert report.healthy, report
     assert ("cut to 2 × 11" in report.subject) == (n == 30)
-    bad = Decoder(attention_bug="no mask")
+    bad = bug("decoders: nanogpt: no causal mask").make()[0]
     assert not diagnose(lambda batch: bad(batch["ids"]), batch, causal=True).healthy
 
 
@@ -196,7 +200,8 @@ def test_the_first_line_says_that_no_attention_was_seen() -> None:
 
 
 def test_a_report_is_text_html_and_data() -> None:
-    report = diagnose(Separate("no scale"), torch.randn(2, 6, 16), scale="1/sqrt(d_head)")
+    module, example, claims = bug("attentions: functional: none").make()
+    report = diagnose(module, *example, scale=claims["scale"])
     assert report.causes == ("no scale",)
     assert "NOT healthy: 1 error" in str(report)
     assert "<summary><strong>Error: no scale</strong></summary>" in report._repr_html_()

@@ -1,0 +1,80 @@
+"""The museum: each bug's verdict is the recorded one, and what stands in its files is healthy."""
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from attnbook.doctor.causes import CAUSES
+from tests.doctor import measured
+from tests.doctor.specimens.museum import FILES, healthy, settings_of, specimens
+
+RECORD = json.loads(measured.WRITTEN.read_text("utf-8"))
+BUGS = RECORD["verdicts"]["bugs"]
+SETTINGS = [(file, setting) for file in FILES for setting in settings_of(file)]
+UNTESTED = {
+    ("encoders", "set"): "scale",  # its softmax is written by hand
+    ("right", "sparsemax"): "scale",  # no softmax to scale
+    ("right", "retention"): "scale",
+    ("right", "two tokens ahead"): "position",  # two predictions of each token, one loss
+}
+"""What these claim and the doctor can not test: it says so, and calls nothing healthy."""
+
+
+@pytest.fixture(autouse=True)
+def single_precision(numerics: None) -> Iterator[None]:
+    """As readers have it, and as it was recorded."""
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float64)
+
+
+def test_names_are_told_apart() -> None:
+    names = [bug.name for file in FILES for bug in specimens(file)]
+    assert len(set(names)) == len(names) > 400
+
+
+@pytest.mark.parametrize(("file", "setting"), measured.with_bugs(), ids=lambda each: each)
+def test_verdicts_are_as_recorded(file: str, setting: str) -> None:
+    now = measured.judged(file, setting)
+    assert now == {name: BUGS.get(name) for name in now}
+
+
+def test_each_cause_that_a_row_names_exists() -> None:
+    causes = {cause for file in FILES for bug in specimens(file) for cause in bug.causes}
+    assert causes <= CAUSES.keys()
+
+
+def test_no_verdict_is_of_a_bug_that_is_gone() -> None:
+    bugs = {bug.name for file in FILES for bug in specimens(file)}
+    assert {name.removesuffix(", bare") for name in BUGS} == bugs
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize(("file", "setting"), SETTINGS, ids=lambda each: each)
+def test_right_twin_is_healthy(file: str, setting: str, claimed: bool) -> None:
+    report = measured.twin(file, setting, claimed)
+    if claimed and (untested := UNTESTED.get((file, setting))):
+        assert [said.split(" (")[0] for said in report.untested] == [untested]
+        assert not report.errors, report
+    else:
+        healthy(report)
+
+
+def test_scores_are_of_this_code() -> None:
+    stale = "chapters/doctor.json is stale: run python -m tests.doctor.measured verdicts"
+    assert RECORD["code"]["verdicts"] == measured.code(), stale
+    assert RECORD["scores"] == measured.scores(RECORD["verdicts"])
+
+
+def test_versions_are_those_that_were_measured() -> None:
+    here = {name: version(name) for name in measured.PACKAGES}
+    plain = here["torch"].split("+")[0]  # not how it was built
+    assert {**RECORD["versions"], "torch": plain} == {**here, "torch": plain}
+    assert RECORD["versions"]["torch"].split("+")[0] == plain
+
+
+def test_x_transformers_still_sees_the_future() -> None:
+    assert measured.leak() == pytest.approx(RECORD["x-transformers"], rel=1e-3)
