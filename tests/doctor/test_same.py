@@ -2,19 +2,36 @@
 
 import copy
 
+import pytest
 import torch
+from torch import nn
 
 from attnbook.doctor import diagnose
 from tests.doctor.specimens.museum import bug, right
 
 
-def test_the_first_stage_that_differs_is_named() -> None:
-    module, example, _ = bug("attentions: separate: by the number of heads").make()
-    other, *_ = right("attentions", "separate")
+@pytest.mark.parametrize(
+    "name", ["attentions: separate: by the number of heads", "attentions: functional: none"]
+)
+def test_the_first_stage_that_differs_is_named(name: str) -> None:
+    module, example, _ = bug(name).make()
+    other, *_ = right(*name.split(": ")[:2])
     other.load_state_dict(module.state_dict())
     report = diagnose(module, *example, same_as=other)
     assert report.has("differs from the other")
     assert "the logits of attention 0" in str(report)
+
+
+class Cut(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).detach()
+
+
+def test_a_gradient_that_is_cut_off_is_a_difference() -> None:
+    one, other = Cut(8, 8), nn.Linear(8, 8)
+    other.load_state_dict(one.state_dict())
+    errors = diagnose(one, torch.randn(2, 6, 8), same_as=other).errors
+    assert "this one gives zeros" in next(e.found for e in errors if e.check == "same as")
 
 
 def test_a_copy_is_the_same_function_and_is_left_alone() -> None:

@@ -18,7 +18,6 @@ from attnbook.doctor.subject import (
     DIFFERENT,
     Inputs,
     Subject,
-    cast,
     changed,
     copied,
     seed_all,
@@ -36,6 +35,8 @@ PARTS: dict[str, Callable[[Attention], Tensor | None]] = {
     "sums of values": lambda a: a.context,
 }
 """The stages of an attention, in the order in which they are computed."""
+BEFORE_THE_SCALE = ("queries", "keys", "products of queries and keys")
+HALF, ROUGH = "bfloat16", 0.05
 
 
 def same_as(subject: Subject) -> Results:
@@ -47,7 +48,7 @@ def same_as(subject: Subject) -> Results:
         for done, one, two in _pairs(subject, other):
             if one.shape != two.shape:
                 found = f"shapes {list(one.shape)} and {list(two.shape)}"
-            elif float(changed(one, two).max()) <= 10 * DIFFERENT:
+            elif float(changed(one, two).max()) <= (ROUGH if done == HALF else 10 * DIFFERENT):
                 compared.append(done)
                 continue
             elif not (one.any() and two.any()):
@@ -74,13 +75,10 @@ def _pairs(subject: Subject, other: Subject) -> Iterator[tuple[str, Tensor, Tens
     inputs, n = subject.fresh(0), subject.n_tokens
     yield from both("outputs", inputs)
     yield from both("other inputs, ten times as long", subject.fresh(1, scale=10.0))
-    for length in dict.fromkeys((n - 1, n // 2, 1)):
-        if (
-            subject.is_self
-            and 0 < length < n
-            and _can(subject, cut := subject.sliced(inputs, length))
-        ):
-            yield from both(f"{length} tokens", cut)
+    for length in sorted({n // 2, n - 1} - {0, n}) if subject.is_self else ():
+        cut = subject.sliced(inputs, length)
+        if _can(subject, cut):
+            yield from both(f"the first {length} tokens", cut)
     if subject.claims.mask is not None or subject.claims.padding_id is not None:
         for name in padded(subject):
             allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
@@ -100,10 +98,8 @@ def _pairs(subject: Subject, other: Subject) -> Iterator[tuple[str, Tensor, Tens
                 pieces = in_pieces(subject, step, inputs, sizes)
             yield f"the cache, in pieces of {sizes}", pieces, other.by_token(other.run(inputs))
     if subject.claims.half:
-        half = cast(inputs, torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16):
-            one, two = (each.by_token(each.run(half)).float() for each in (subject, other))
-        yield "bfloat16, to two digits", one.round(decimals=1), two.round(decimals=1)
+            yield from both(HALF, inputs)
 
 
 def _can(subject: Subject, inputs: Inputs) -> bool:
@@ -130,11 +126,9 @@ def _gradients(subject: Subject) -> Iterator[Tensor]:
         output = tensors_in(subject.apply(given))[subject.which]
         drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
         wanted = [at[n] for n in names]
-        if not output.requires_grad:
-            return
-        found = torch.autograd.grad((output * drawn).sum(), wanted, allow_unused=True)
-    for x, gradient in zip(wanted, found, strict=True):
-        yield torch.zeros_like(x) if gradient is None else gradient
+        total = (output * drawn).sum() + 0.0 * sum(x.sum() for x in wanted)  # of no use to some
+        found = torch.autograd.grad(total, wanted)
+    yield from found
 
 
 def _first_part(subject: Subject, other: Subject) -> str:
@@ -148,8 +142,11 @@ def _first_part(subject: Subject, other: Subject) -> str:
                 continue
             open_ = (a > -1e3) & (b > -1e3)
             masked = not open_.equal((a > -1e3) | (b > -1e3))
+            factor = _ratio(a, b, open_)
+            if factor and name in BEFORE_THE_SCALE:
+                continue  # torch's fused attention scales queries and keys
             if masked or not _alike(a[open_], b[open_]):
-                how = ", which are masked elsewhere" if masked else _ratio(a, b, open_)
+                how = ", which are masked elsewhere" if masked else factor
                 return f"; first in the {name} of attention {number}{where(one)}{how}"
     return ""
 

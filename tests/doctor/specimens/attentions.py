@@ -819,6 +819,10 @@ list of heads | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#6
     k.shape[-1] → C
 list of heads | scale | inverted | multiplied by the root |
     k.shape[-1] ** -0.5 → k.shape[-1] ** 0.5
+list of heads | masks | no causal mask | no causal mask |
+    wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf")) →
+list of heads | masks | the mask is inverted | inverted mask |
+    self.tril[:T, :T] == 0 → self.tril[:T, :T] == 1
 list of heads | masks | in training only | mask only in training |
     wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf")) → if self.training:↵    …
 list of heads | masks | after the softmax | mask after the softmax |

@@ -87,42 +87,6 @@ class GPT(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-class Head(nn.Module):
-    def __init__(self, n_embd, head_size):
-        super().__init__()
-        self.key = nn.Linear(n_embd, head_size, bias=False)
-        self.query = nn.Linear(n_embd, head_size, bias=False)
-        self.value = nn.Linear(n_embd, head_size, bias=False)
-
-    def forward(self, x):
-        T, k, q = x.shape[1], self.key(x), self.query(x)
-        wei = q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5
-        late = torch.ones(T, T).triu(1).bool()
-        wei = wei.masked_fill(late, float("-inf"))
-        return F.softmax(wei, dim=2) @ self.value(x)
-
-
-class LectureGPT(nn.Module):
-    """A list of heads, one block."""
-
-    def __init__(self, vocab_size=23, n_embd=16, num_heads=2):
-        super().__init__()
-        self.token_embedding_table = nn.Embedding(vocab_size, n_embd)
-        self.position_embedding_table = nn.Embedding(32, n_embd)
-        self.heads = nn.ModuleList(Head(n_embd, n_embd // num_heads) for _ in range(num_heads))
-        self.proj, self.lm_head = nn.Linear(n_embd, n_embd), nn.Linear(n_embd, vocab_size)
-        self.ffwd = nn.Sequential(nn.Linear(n_embd, 64), nn.ReLU(), nn.Linear(64, n_embd))
-        self.ln1, self.ln2, self.ln_f = (nn.LayerNorm(n_embd) for _ in range(3))
-
-    def forward(self, idx):
-        positions = self.position_embedding_table(torch.arange(idx.shape[1]))
-        x = self.token_embedding_table(idx) + positions
-        y = self.ln1(x)
-        x = x + self.proj(torch.cat([head(y) for head in self.heads], dim=-1))
-        x = x + self.ffwd(self.ln2(x))
-        return self.lm_head(self.ln_f(x))
-
-
 class TorchBlock(nn.Module):
     def __init__(self, d, heads):
         super().__init__()
@@ -605,7 +569,6 @@ PADS = {"padding_id": 0}
 SETTINGS = settings({
     "nanogpt": (GPT, lambda: ids(29, 3, 9), {**LM, "tied": True}),
     "nanogpt, dropout": (partial(GPT, dropout=0.2), lambda: ids(29, 2, 7), {**LM, "dropout": 0.2}),
-    "lecture": (LectureGPT, lambda: ids(23, 2, 6), {**LM, "n_heads": 2}),
     "torch": (TorchGPT, lambda: ids(23, 2, 6), TORCH),
     "packed": (TorchGPT, lambda: (ids(23, 2, 10), torch.arange(10).repeat(2, 1) // 6), TORCH),
     "post-norm": (PostNorm, lambda: ids(23, 2, 6),
@@ -726,12 +689,6 @@ nanogpt | losses | all weights alike at the start | weights all equal; zeros tha
 nanogpt, dropout | modes | dropout before the softmax | dropout before the softmax |
     att = self.attn_dropout(att) →
     att = att.masked_fill(mask == 0, float("-inf")) → att = self.attn_dropout(att)↵…
-lecture | masks | no causal mask | no causal mask |
-    wei = wei.masked_fill(late, float("-inf")) →
-lecture | masks | the mask is inverted | inverted mask |
-    masked_fill(late → masked_fill(~late
-lecture | softmax | softmax over the queries | softmax over the queries |
-    F.softmax(wei, dim=2) → F.softmax(wei, dim=1)
 torch | masks | inverted mask | inverted mask |
     attn_mask=blocked → attn_mask=~blocked
 torch | masks | mask not given to the attention | no causal mask |
