@@ -224,7 +224,9 @@ def _untested(said: Claims, results: dict[str, list[Finding | NotJudged]]) -> It
 def call_failed(error: CallFailed) -> Finding:
     """The only finding, if there is nothing to examine."""
     done, found = error.args
-    return finding("error", "the call", "the example can't be called", done, found, "an output")
+    return replace(
+        finding("the example can't be called", done, found, "an output"), check="the call"
+    )
 
 
 def stir(subject: Subject) -> None:
@@ -252,7 +254,7 @@ def _tried(name: str, subject: Subject) -> list[Finding | NotJudged]:
     if check.needs and getattr(subject.claims, check.needs) is None:
         return [NotJudged(name, "not claimed", f"{check.needs}=…")]
     try:
-        return list(check.run(subject))
+        return [replace(x, check=name) for x in check.run(subject)]
     except Exception as error:  # the reader's module raised it, or the check
         said = str(error).partition("\n")[0][:120]
         why = f"the check raised {type(error).__name__}: {said}"

@@ -49,7 +49,7 @@ def memory(subject: Subject) -> Results:
         if not open_.triu(1).any() and not open_.all():
             done = "observed which weights are open" + where(a)
             found = "a token attends to as many of the memory as it has predecessors"
-            yield finding("error", "memory", "causal mask on the memory", done, found, "to all")
+            yield finding("causal mask on the memory", done, found, "to all")
             return
 
 
@@ -61,7 +61,7 @@ def norms(subject: Subject) -> Results:
         if over == [subject.n_tokens] and subject.n_tokens not in widths and node.depends:
             done = "observed a norm" + locate.in_module(node)
             found, right = f"it is over {over[0]} numbers, as many as there are tokens", "the width"
-            yield finding("error", "norms", "norm over the tokens", done, found, right)
+            yield finding("norm over the tokens", done, found, right)
             return
     for name, module, args, kwargs in locate.norm_calls(subject):
         x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
@@ -77,7 +77,7 @@ def norms(subject: Subject) -> Results:
             done, found = done + "100, and + 100", f"the latter's are {larger:.0f} times as large"
         if found:
             cause = "norm that does not normalise"
-            yield finding("error", "norms", cause, done, found, "outputs of the same size")
+            yield finding(cause, done, found, "outputs of the same size")
             return
 
 
@@ -113,7 +113,7 @@ def norm_order(subject: Subject) -> Results:
             found = "the stream itself is normed here, and not in the next branch"
         else:
             continue
-        yield finding("error", "norm order", cause, done, found, right)
+        yield finding(cause, done, found, right)
         return
 
 
@@ -174,7 +174,7 @@ def activation(subject: Subject) -> Results:
             done = "followed what a matrix gives" + locate.in_module(first)
             found = f"{wide} → {middle} → {narrow}, and nothing but linear maps between"
             right = "an activation between them: else one matrix does the same"
-            yield finding("error", "feed-forward", "no activation", done, found, right)
+            yield finding("no activation", done, found, right)
             return
 
 
@@ -206,7 +206,7 @@ def _axes(subject: Subject) -> Results:
             if math.prod(len(set(along)) for along in zip(*group, strict=True)) > len(group) == n:
                 done = "changed each token of a grid" + where(a)
                 said, right = f"{group[:8]} attend to each other", "a row, or a column"
-                yield finding("error", "tokens", "axes not transposed", done, said, right)
+                yield finding("axes not transposed", done, said, right)
                 return
 
 
@@ -227,7 +227,7 @@ def channels(subject: Subject) -> Results:
             if values.shape == x.shape and any(mixed(origins(y, values, positions)) for y in rows):
                 done = "followed what a convolution gives" + locate.in_module(first)
                 found, right = "a token has numbers of several positions", "of one position"
-                yield finding("error", "tokens", "channels not transposed", done, found, right)
+                yield finding("channels not transposed", done, found, right)
                 return
 
 
@@ -261,7 +261,7 @@ def embedding_scale(subject: Subject) -> Results:
             done = "observed what is done with the embeddings"
             found = f"they are multiplied by {factor:.4g} before anything is added"
             right = f"by {claimed:.4g}, as claimed"
-            yield finding("error", "embedding scale", "other embedding scale", done, found, right)
+            yield finding("other embedding scale", done, found, right)
         return
 
 
@@ -277,4 +277,4 @@ def window(subject: Subject) -> Results:
         done = "observed which weights are open"
         right = f"{claimed}, itself included"
         attends = f"the last token attends to {found[0]}"
-        yield finding("error", "window", "other window", done, attends, right)
+        yield finding("other window", done, attends, right)

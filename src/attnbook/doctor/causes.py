@@ -415,6 +415,6 @@ CAUSES: dict[str, Cause] = {
 }
 
 
-def finding(level: Level, check: str, cause: str, done: str, found: str, right: str) -> Finding:
-    """A finding with the remedy of its cause."""
-    return Finding(level, check, cause, done, found, right, CAUSES[cause].remedy)
+def finding(cause: str, done: str, found: str, right: str, level: Level = "error") -> Finding:
+    """A finding with the remedy of its cause; the registry of checks names its check."""
+    return Finding(level, "", cause, done, found, right, CAUSES[cause].remedy)

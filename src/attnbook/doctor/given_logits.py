@@ -29,7 +29,7 @@ def shift(subject: Subject) -> Results:
     if hits[best] < 0.5 and _spread(subject, name, ids, points):
         cause, done = "logits reshaped across tokens", f"changed one of {name}"
         found = f"the gradient of two tokens' {logits} changed"
-        yield finding("error", "shift", cause, done, found, "that of one token's")
+        yield finding(cause, done, found, "that of one token's")
         return
     if hits[best] <= 0.9 or best == 1 or (best == 0 and last(name) in LABELS):
         return
@@ -43,7 +43,7 @@ def shift(subject: Subject) -> Results:
         done = f"took the loss's gradient with respect to {logits}, for random {name}"
         found = f"each position's logits are to predict {WHAT[best]}"
         right = "the next token, or the token itself, if targets are shifted outside"
-        yield finding("error", "shift", SHIFTS[best], done, found, right)
+        yield finding(SHIFTS[best], done, found, right)
 
 
 def crosses(subject: Subject) -> bool:
@@ -121,4 +121,4 @@ def padding(subject: Subject, filler: int) -> Results:
         return
     done, right = f"put padding at the end of {name}", "it is left out of sum and count"
     cause = "padding counts in the loss"
-    yield finding("error", "padding in the loss", cause, done, found, right)
+    yield finding(cause, done, found, right)

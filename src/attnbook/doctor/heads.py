@@ -76,16 +76,16 @@ def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int
             shape = list(a.weights.shape)
             found = f"the weights are {shape}: for each of {n} tokens, {length} heads attend"
             right = "tokens attend to tokens, for each head"
-            yield finding("error", "heads", "attention between heads", done, found, right)
+            yield finding("attention between heads", done, found, right)
     elif 0 not in rows and len(sets) == n_heads and all(s == sets[0] != {token} for s in sets):
         found = f"row {min(sets[0])} of sequence {min(rows) // n_heads} changed"
         cause, right = "batch and tokens exchanged", f"row {token} of sequence 0"
-        yield finding("error", "heads", cause, done, found, right)
+        yield finding(cause, done, found, right)
     elif any(s != sets[0] for s in sets) or (len(sets) < n_heads and sets[0] != {token}):
         changed = sorted(set().union(*sets))
         found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
         right = f"row {token} of every head"
-        yield finding("error", "heads", SPLIT, done, found, right)
+        yield finding(SPLIT, done, found, right)
 
 
 def _tokens_stay(subject: Subject, a: Attention) -> Results:
@@ -104,7 +104,7 @@ def _tokens_stay(subject: Subject, a: Attention) -> Results:
                 "a head's row has several tokens, or a part of one",
                 "each is of one token",
             )
-            yield finding("error", "heads", SPLIT, done, said, right)
+            yield finding(SPLIT, done, said, right)
             return
 
 
@@ -121,7 +121,7 @@ def _keys(a: Attention, twin: Attention, token: int) -> Results:
     if moved and any(len(r) > 1 for r in rows.values()):
         done = f"changed token {token}" + where(a)
         found = f"keys {sorted(set().union(*rows.values()))} changed"
-        yield finding("error", "heads", "keys not transposed", done, found, f"key {token} alone")
+        yield finding("keys not transposed", done, found, f"key {token} alone")
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
@@ -137,7 +137,7 @@ def _merge(subject: Subject, trace: Trace) -> Results:
         if tokens:
             done, cause = f"followed the heads' outputs into {node.module or node.name}", MERGE
             found, right = f"a row has numbers of tokens {tokens}", "of one token, of all heads"
-            yield finding("error", "heads", cause, done, found, right)
+            yield finding(cause, done, found, right)
             return
 
 
@@ -211,7 +211,7 @@ def _concatenated(subject: Subject, trace: Trace) -> Results:
             done, right = "followed the heads' outputs", f"side by side, of width {n_heads * d}"
             found = f"{n_heads} heads of width {d} become one of width {d}, by {node.name}"
             cause = "heads not concatenated"
-            yield finding(level, "heads", cause, done + where(first), found, right)
+            yield finding(cause, done + where(first), found, right, level)
             return
 
 
@@ -228,7 +228,7 @@ def _unprojected(subject: Subject, trace: Trace) -> Results:
     if spare:
         done, found = "followed the heads' outputs" + where(first), "no matrix is applied to them"
         found, right = f"{found}, and {spare[0]} takes no part", "the output projection is"
-        yield finding("error", "gradients", "parameter not used", done, found, right)
+        yield finding("parameter not used", done, found, right)
 
 
 def _alike(by_head: Tensor) -> bool:
@@ -241,7 +241,7 @@ def _all_alike(subject: Subject, trace: Trace) -> Results:
     if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(trace.attentions[0])
         found = f"all {len(by_head)} are the same"
-        yield finding("error", "heads", "identical heads", done, found, "each head differs")
+        yield finding("identical heads", done, found, "each head differs")
 
 
 def number_of_heads(subject: Subject) -> Results:
@@ -259,7 +259,7 @@ def number_of_heads(subject: Subject) -> Results:
         return  # heads says what it attends over
     done, right = "counted the heads of the weights", f"{claimed}, as claimed"
     said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
-    yield finding("error", "number of heads", "wrong number of heads", done, said, right)
+    yield finding("wrong number of heads", done, said, right)
 
 
 def _side_by_side(found: list[Attention]) -> list[list[Attention]]:
@@ -293,7 +293,7 @@ def groups(subject: Subject) -> Results:
         if claimed is not None and distinct != claimed:
             done, found = "compared the keys of the heads", f"{distinct} different key heads"
             right = f"{claimed}, as claimed"
-            yield finding("error", "groups", "wrong number of heads", done, found, right)
+            yield finding("wrong number of heads", done, found, right)
             return
         right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
         if distinct not in (1, n_heads) and not keys == values == right_keys:
@@ -301,4 +301,4 @@ def groups(subject: Subject) -> Results:
             done = "compared the keys and values of the heads"
             found = f"query heads use key heads {keys} and value heads {values}"
             right = f"{right_keys}, in most published models"
-            yield finding(level, "groups", "other groups of heads", done, found, right)
+            yield finding("other groups of heads", done, found, right, level)

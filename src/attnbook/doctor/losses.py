@@ -69,7 +69,7 @@ def shift(subject: Subject) -> Results:
         done = "observed what the cross-entropy compares, for random ids"
         found = "each position's logits are compared with the next sequence's token"
         cause, right = "batch and tokens exchanged", "the next token of the same sequence"
-        yield finding("error", "shift", cause, done, found, right)
+        yield finding(cause, done, found, right)
         return
     if not seen:
         yield NotJudged("shift", "no cross-entropy of logits for each token was observed")
@@ -84,7 +84,7 @@ def shift(subject: Subject) -> Results:
         return
     done = "observed what the cross-entropy compares, for random ids"
     found = f"each position's logits are compared with {given_logits.WHAT[best]}"
-    yield finding("error", "shift", given_logits.SHIFTS[best], done, found, "the next token")
+    yield finding(given_logits.SHIFTS[best], done, found, "the next token")
 
 
 def future(subject: Subject) -> Results:
@@ -103,7 +103,7 @@ def future(subject: Subject) -> Results:
     done = "observed the weights" + locate.in_module(found[0].softmax_node)
     leak = "tokens attend to later ones" + ", the next of which they predict" * (claimed is None)
     cause, right = locate.open_mask(subject, found), "to themselves and to earlier ones"
-    yield finding("error", "future", cause, done, leak, right)
+    yield finding(cause, done, leak, right)
 
 
 def _delay(subject: Subject, inputs: Inputs, name: str, trace: Trace) -> int | None:
@@ -179,13 +179,13 @@ def probabilities(subject: Subject) -> Results:
         if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
             cause, done = "cross-entropy of probabilities", "observed what the cross-entropy gets"
             found = "numbers that sum to 1: a softmax was applied already"
-            yield finding("error", "loss", cause, done, found, "logits")
+            yield finding(cause, done, found, "logits")
             return
     for node in trace.of(*LOSSES):
         if (node.args[0].logsumexp(1).abs() > 1e-3).any():
             cause, done = "nll_loss of logits", "observed what nll_loss is given"
             found = "numbers whose exponentials do not sum to 1"
-            yield finding("error", "loss", cause, done, found, "log-probabilities")
+            yield finding(cause, done, found, "log-probabilities")
             return
 
 
@@ -208,7 +208,7 @@ def reshaped(subject: Subject) -> Results:
         if moved and len(inner) and not any(tuple(r.tolist()) in known for r in inner):
             done = "compared the rows of the cross-entropy with those of the output layer"
             cause, found = "logits reshaped across tokens", "a row has logits of several tokens"
-            yield finding("error", "loss", cause, done, found, "the logits of one token")
+            yield finding(cause, done, found, "the logits of one token")
             return
 
 
@@ -241,7 +241,7 @@ def counted(subject: Subject) -> Results:
     without = [i for i in without if len({loss(i, x, other=True) for x in real[:3]}) == 1]
     if 0 < len(without) < subject.n_sequences and not given_logits.masked(subject):
         found = f"that of sequence {without[0]} has no effect"
-        yield finding("error", "targets", cause, done, found, right)
+        yield finding(cause, done, found, right)
     elif padding is not None and not without:
         filled = loss(0, padding)
         same = [target for target in real if abs(loss(0, target) - filled) <= 1e-6 * abs(filled)]
@@ -249,7 +249,7 @@ def counted(subject: Subject) -> Results:
         again = [abs(loss(0, x, other=True) - filled) <= 1e-6 * abs(filled) for x in same]
         if same and all(again):
             found = f"{same[:5]} give what padding gives: they do not count"
-            yield finding("error", "targets", cause, done, found, right)
+            yield finding(cause, done, found, right)
 
 
 def order_of_sequences(subject: Subject) -> Results:
@@ -269,7 +269,7 @@ def order_of_sequences(subject: Subject) -> Results:
     cause = "depends on the sequence's number" if of_ids else "batch and tokens exchanged"
     level: Level = "warning" if of_ids else "error"  # its noise may be the same in each call
     done, found = "gave the sequences in reverse order", f"the loss was {one:.5g}, is {other:.5g}"
-    yield finding(level, "sequences in the loss", cause, done, found, "the same loss")
+    yield finding(cause, done, found, "the same loss", level)
 
 
 def padding_in_loss(subject: Subject) -> Results:
@@ -297,7 +297,7 @@ def padding_in_loss(subject: Subject) -> Results:
     if abs(one - other) > 1e-4 * abs(other):
         cause, found = "padding counts in the loss", f"{one:.4f} and {other:.4f}"
         done = "compared the loss of padded sequences with that of the same without padding"
-        yield finding("error", "padding in the loss", cause, done, found, "the same loss")
+        yield finding(cause, done, found, "the same loss")
 
 
 def first_loss(subject: Subject) -> Results:
@@ -320,7 +320,7 @@ def first_loss(subject: Subject) -> Results:
     if not loss < 1.5 * expected + 0.5 or loss < 0.5 * expected:
         cause, done = "first loss is not ln V", "called it with random ids and targets"
         right = f"about ln {width} = {expected:.2f}, if it is not trained yet"
-        yield finding("warning", "first loss", cause, done, f"the loss is {loss:.2f}", right)
+        yield finding(cause, done, f"the loss is {loss:.2f}", right, "warning")
 
 
 def training(subject: Subject) -> Results:
@@ -367,10 +367,10 @@ def training(subject: Subject) -> Results:
     if fresh and (end := sum(fresh[-10:]) / 10) < 0.6 * math.log(width):
         cause, done = "targets are copied", done + "random ids, other ones in each step"
         right = f"it can't fall below ln {width} = {math.log(width):.2f}"
-        yield finding("error", "training", cause, done, f"the loss fell to {end:.2f}", right)
+        yield finding(cause, done, f"the loss fell to {end:.2f}", right)
     elif same[-1] > 0.7 * same[0]:
         cause, found = (
             "a batch is not learned",
             f"the loss went from {same[0]:.2f} to {same[-1]:.2f}",
         )
-        yield finding("warning", "training", cause, done + "the same ids", found, "towards 0")
+        yield finding(cause, done + "the same ids", found, "towards 0", "warning")

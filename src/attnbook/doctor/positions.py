@@ -51,14 +51,14 @@ def positions(subject: Subject) -> Results:
     if not locate.has_positions(subject):
         found = "all positions give the same"
         right = "logits or outputs that depend on the position"
-        yield finding("error", "positions", "positions have no effect", done, found, right)
+        yield finding("positions have no effect", done, found, right)
         return
     if claimed not in ("rotary", "alibi", "relative") or first is None or first.logits is None:
         return
     if claimed == "rotary" and _varies(first.value):
         level: Level = "error" if subject.claims.position else "warning"  # RoFormer can do so
         found, right = "values depend on the position", "queries and keys do"
-        yield finding(level, "positions", "values are rotated", done, found, right)
+        yield finding("values are rotated", done, found, right, level)
         return
     off = _not_relative(first.logits)
     if off > 1e-3 and claimed == "relative" and _bias_is_relative(subject):
@@ -66,7 +66,7 @@ def positions(subject: Subject) -> Results:
     if off > 1e-3:
         found = f"logits of the same distance differ by {off:.1%} of their spread"
         right = "logits that depend on the distance alone"
-        yield finding("error", "positions", "positions not relative", done, found, right)
+        yield finding("positions not relative", done, found, right)
     elif claimed == "alibi":
         yield from _alibi(subject, first, done)
     elif claimed == "rotary":
@@ -105,7 +105,7 @@ def pairs(subject: Subject) -> Results:
             done = f"changed token {token}" + where(first)
             found, right = f"the logit of query {i} and key {j} changed", "it stays the same"
             cause = "a logit depends on a third token"
-            yield finding("error", "pairs", cause, done, found, right)
+            yield finding(cause, done, found, right)
             return
 
 
@@ -145,13 +145,13 @@ def _tables(subject: Subject) -> Results:
         without += [name] if (subject.claims.position or id(table) in used) and not rows else []
         if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
             done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
-            yield finding("error", "positions", "positions have no effect", done, found, right)
+            yield finding("positions have no effect", done, found, right)
             return
     alike = without and subject.kind != "loss" and subject.n_tokens > 1
     if alike and locate.attentions(subject) and not locate.has_positions(subject):
         done, found = f"{done} that are equal", f"in spite of {without[0]}, all give the same"
         right = "logits or outputs that depend on the position"
-        yield finding("error", "positions", "positions have no effect", done, found, right)
+        yield finding("positions have no effect", done, found, right)
 
 
 def _absolute(subject: Subject, a: Attention) -> bool:
@@ -238,7 +238,7 @@ def _alibi(subject: Subject, a: Attention, done: str) -> Results:
             cause = "other slopes"
             found = f"slopes from {float(slopes[0]):.3g} on, each {float(ratio[0]):.3g} of the last"
     if cause:
-        yield finding(level, "positions", cause, done, found, right)
+        yield finding(cause, done, found, right, level)
 
 
 def _is_sinusoids(table: Tensor) -> bool:
@@ -293,5 +293,5 @@ def sinusoids(subject: Subject) -> Results:
                 found = f"{len(fast.unique())} different frequencies of {len(fast)}"
                 right = "a different one in each pair"
             if found:
-                yield finding("error", "positions", "other sinusoids", done, found, right)
+                yield finding("other sinusoids", done, found, right)
                 return

@@ -45,7 +45,7 @@ def projections(subject: Subject) -> Results:
                 right_ = f'different ones, or a claim: shared=("{left}", "{right}")'
             done = "compared queries, keys and values" + where(a)
             level: Level = "error" if error else "warning"
-            yield finding(level, "projections", cause, done, found, right_)
+            yield finding(cause, done, found, right_, level)
             return
 
 
@@ -72,7 +72,7 @@ def _overlap(subject: Subject) -> Results:
                 done = "followed the projections into the heads" + locate.in_module(made)
                 said = f"some numbers are in several heads, and {spare} of {len(counts)} in none"
                 right = "each number is of one head"
-                yield finding("error", "projections", "heads overlap", done, said, right)
+                yield finding("heads overlap", done, said, right)
                 return
 
 
@@ -124,7 +124,7 @@ def layers(subject: Subject) -> Results:
         level: Level = "note" if same else "warning"  # ALBERT has one layer
         cause = "one layer many times" if same else "layers start alike"
         right = "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew")
-        yield finding(level, "layers", cause, done, found + locate.in_module(other), right)
+        yield finding(cause, done, found + locate.in_module(other), right, level)
         return
 
 
@@ -157,7 +157,7 @@ def _heads_share(subject: Subject, a: Attention) -> Results:
         found = f"it is {inner} → {made.outputs[0].shape[-1]}, one for all {n_heads} heads"
         right = f"{inner * n_heads} → {width * n_heads}: each head is given the whole token, or a "
         right += 'claim: shared=("heads",)'
-        yield finding(level, "projections", "heads share one projection", done, found, right)
+        yield finding("heads share one projection", done, found, right, level)
 
 
 def tying(subject: Subject) -> Results:
@@ -169,7 +169,7 @@ def tying(subject: Subject) -> Results:
             level: Level = "error" if subject.claims.tied else "warning"
             found = f"{name} equals an embedding, and is another parameter"
             done, right = "compared the parameters", "one parameter, which is trained as one"
-            yield finding(level, "tying", "copied, not tied", done, found, right)
+            yield finding("copied, not tied", done, found, right, level)
             return
     if subject.claims.tied and subject.kind in ("tokens", "encoder-decoder"):
         last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
@@ -181,4 +181,4 @@ def tying(subject: Subject) -> Results:
         if fitting and not any(x.equal(table) for x in used for table in fitting):
             done = "compared the last product's matrix with the embedding"
             right = "the same matrix, as claimed"
-            yield finding("error", "tying", "not tied", done, "they differ", right)
+            yield finding("not tied", done, "they differ", right)

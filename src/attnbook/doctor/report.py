@@ -195,7 +195,8 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     while rest:
         first, *others = rest
         ours = (*explains.get(first.cause, ()), first.check)
-        same = [x for x in others if first.level == "error" and (x.check in ours or "*" in ours)]
+        same = [x for x in others if x.cause == first.cause]
+        same += [x for x in others if first.level == "error" and (x.check in ours or "*" in ours)]
         also = tuple(dict.fromkeys(x.check for x in same if x.check != first.check))
         kept.append(replace(first, also=(*first.also, *also)))
         rest = [x for x in others if x not in same]

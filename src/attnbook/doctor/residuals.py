@@ -37,7 +37,7 @@ def residual(subject: Subject) -> Results:
         level: Level = "error" if subject.claims.residual or others else "warning"
         done = "set what the attentions give to zero, and changed the first and last token"
         found_, right = "its output did not change", "x + attention(x): it changes"
-        yield finding(level, "residual", "missing residual connection", done, found_, right)
+        yield finding("missing residual connection", done, found_, right, level)
         return
     for node in _layers_after(found, None if in_a_row else subject.trace(inputs).nodes[-1]):
         if back(node.makers[0], MOVES, ("cat",)):
@@ -49,7 +49,7 @@ def residual(subject: Subject) -> Results:
             done = f"set what a layer gives to zero{locate.in_module(node)}, and changed two tokens"
             found_, right = "its output did not change", "x + layer(x): it changes"
             level = "error" if models else "warning"
-            yield finding(level, "residual", "no way around a layer", done, found_, right)
+            yield finding("no way around a layer", done, found_, right, level)
             return
         first = {a.context_node.index for a in found if _same_input(a, found[0])}
         one, two = (subject.trace(x, first).nodes[node.index].outputs[0] for x in (inputs, other))
@@ -63,7 +63,7 @@ def residual(subject: Subject) -> Results:
             right = "x = x + attention(x), and then x + layer(x), with that x"
             claimed = subject.claims.residual or subject.claims.norm
             level = "error" if models or claimed else "warning"
-            yield finding(level, "residual", "residual adds a stale input", done, found_, right)
+            yield finding("residual adds a stale input", done, found_, right, level)
             return
 
 
@@ -80,7 +80,7 @@ def _doubled(subject: Subject, found: list[Attention]) -> Results:
                 done = "followed what the attention gives" + locate.in_module(node)
                 found_, right = "it is added to itself", "x + attention(x)"
                 cause = "missing residual connection"
-                yield finding("error", "residual", cause, done, found_, right)
+                yield finding(cause, done, found_, right)
                 return
 
 

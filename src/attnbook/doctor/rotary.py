@@ -53,12 +53,12 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
     if one is not None and other is not None and (one - other).abs().max() > 1e-2:
         found = "the first query is turned by another angle than the first key"
         right = "both by position × frequency"
-        yield finding("error", "positions", "queries turned ahead of keys", done, found, right)
+        yield finding("queries turned ahead of keys", done, found, right)
         return
     angle = turns(a.query[0])
     if rises(angle):
         found, right = "frequencies rise from pair to pair", "base**(-2i/d_head): they fall"
-        yield finding("error", "positions", "other rotary base", done, found, right)
+        yield finding("other rotary base", done, found, right)
     ratio = falls(angle)
     if angle is None or ratio is None:
         return
@@ -71,7 +71,7 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
             "all pairs turn by the same angle",
             f"the next by {meant ** (-2 / d):.4g} of it",
         )
-        yield finding("error", "positions", "other rotary base", done, found, right)
+        yield finding("other rotary base", done, found, right)
         return
     if math.isclose(meant, seen, rel_tol=0.02):
         return
@@ -80,10 +80,10 @@ def angles(subject: Subject, a: Attention, done: str) -> Results:
         found = f"frequencies fall by {ratio:.4g} from pair to pair"
         wanted = f"by {meant ** (-2 / d):.4g}, {meant:g}**(-2/{d})"
         cause = "rotary angles of d_model"
-        yield finding("warning" if perhaps else "error", "positions", cause, done, found, wanted)
+        yield finding(cause, done, found, wanted, "warning" if perhaps else "error")
     elif subject.claims.rotary_base is not None:
         found, wanted = f"the base is {seen:.5g}", f"{meant:g}, as claimed"
-        yield finding("error", "positions", "other rotary base", done, found, wanted)
+        yield finding("other rotary base", done, found, wanted)
 
 
 def rounded(subject: Subject) -> Results:
@@ -110,7 +110,7 @@ def rounded(subject: Subject) -> Results:
             found = f"they are off by up to {float(off.max()):.1e}, and by less than 1 % of each"
             right = "angle = position × frequency in float32"
             cause = "angles in half precision"
-            yield finding("error", "positions", cause, done, found, right)
+            yield finding(cause, done, found, right)
             return
 
 

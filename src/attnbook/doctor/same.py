@@ -59,7 +59,7 @@ def same_as(subject: Subject) -> Results:
             if compared:
                 found += f"; the same for {', '.join(compared)}"
             right = "the same outputs and gradients"
-            yield finding("error", "same as", "differs from the other", done, found, right)
+            yield finding("differs from the other", done, found, right)
             return
     if not compared:
         yield NotJudged("same as", "the other can not be called like the example")

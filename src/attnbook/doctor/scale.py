@@ -57,7 +57,7 @@ def scale(subject: Subject) -> Results:
         done = "compared the logits with the products of queries and keys" + where(a)
         wanted = "" if claimed is not None else f", 1/sqrt(d_head) for d_head = {d}"
         found = f"the factor is {factor:.4g}"
-        yield finding(level, "scale", cause, done, found, f"{right:.4g}{wanted}")
+        yield finding(cause, done, found, f"{right:.4g}{wanted}", level)
         return
     if not seen:
         yield NotJudged("scale", "no product of queries and keys with a fixed factor was observed")
@@ -168,7 +168,7 @@ def _on_values(a: Attention) -> Results:
             done = "observed what the values are multiplied by" + where(a)
             found = f"they are multiplied by {number:.4g}, too"
             right = "only the logits are scaled"
-            yield finding("error", "scale", "scale on the values", done, found, right)
+            yield finding("scale on the values", done, found, right)
             return
 
 

@@ -264,7 +264,9 @@ class Subject:
 
 def seed_all(seed: int) -> None:
     """Whatever a module draws from begins anew."""
-    torch.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks each device: 1 ms
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
 

@@ -7,7 +7,7 @@ so that one kind of observation serves every style of code.
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import permutations
 from typing import Any
 
@@ -164,7 +164,7 @@ class Trace(TorchDispatchMode):
         """The nodes of these operations."""
         return [node for node in self.nodes if node.name in names]
 
-    @property
+    @cached_property
     def attentions(self) -> list[Attention]:
         """All attentions, in order."""
         found = (_attention(node) for node in self.of(*SOFTMAXES))

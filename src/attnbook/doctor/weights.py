@@ -47,7 +47,7 @@ def weights(subject: Subject) -> Results:
         if cause:
             done = "observed what multiplies the values" + where(a)
             right = "each query's weights sum to 1 over the keys"
-            yield finding("error", "weights", cause, done, found, right)
+            yield finding(cause, done, found, right)
             return
 
 
@@ -83,7 +83,7 @@ def _divided(subject: Subject) -> Results:
         done = "called it with equal tokens" + locate.in_module(node).replace(",", "")
         found = "what is divided by the sum of the weights depends on the position"
         right = "the value, at each position: weights sum to 1"
-        yield finding("error", "weights", "weights do not sum to one", done, found, right)
+        yield finding("weights do not sum to one", done, found, right)
         return
 
 
@@ -126,7 +126,7 @@ def _softmax_once(subject: Subject) -> Results:
         if score is not None and score.between:
             done = "observed what each softmax is given" + locate.in_module(node).replace(",", "")
             found = "weights, which another softmax gave"
-            yield finding("error", "weights", "softmax twice", done, found, "logits")
+            yield finding("softmax twice", done, found, "logits")
             return
 
 
@@ -144,7 +144,7 @@ def _over_one(subject: Subject) -> Results:
                 done = "observed the softmax" + locate.in_module(node)
                 found = f"it is over axis {node.args[1]} of {list(soft.shape)}: all weights are 1"
                 cause = "softmax over an axis of one"
-                yield finding("error", "weights", cause, done, found, "it is over the tokens")
+                yield finding(cause, done, found, "it is over the tokens")
                 return
 
 
@@ -166,7 +166,7 @@ def _no_softmax(subject: Subject) -> Results:
             found, right = f"{number:.4g} × query · key", "the softmax of that"
             right += "" if meant else ", if it is no linear attention"
             done += locate.in_module(score).replace(",", "")
-            yield finding(level, "weights", "no softmax", done, found, right)
+            yield finding("no softmax", done, found, right, level)
             return
 
 
@@ -269,7 +269,7 @@ def _open(subject: Subject) -> Results:
     if not any((x[:, : n - 1] != y[:, : n - 1]).any() for x, y in moved):  # by no other way
         done = "observed the weights" + where(locate.own(subject)[0])
         found, right = "no token attends to a later one", "some do: causal=False is claimed"
-        yield finding("error", "masks", "causal against the claim", done, found, right)
+        yield finding("causal against the claim", done, found, right)
 
 
 def masks(subject: Subject) -> Results:
@@ -282,5 +282,5 @@ def masks(subject: Subject) -> Results:
         if cause:
             done = "compared the logits of later tokens with the products" + where(a)
             found = "they differ in a way that a mask makes, and still get weight"
-            yield finding("error", "masks", cause, done, found, "-inf, and no weight")
+            yield finding(cause, done, found, "-inf, and no weight")
             return

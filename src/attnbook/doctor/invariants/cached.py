@@ -52,7 +52,7 @@ def cache(subject: Subject) -> Iterator[Finding | NotJudged]:
         done = "called it with a cache: token after token, and in pieces"
         by = ", ".join(f"{x:.1e} ({name})" for name, x in wrong.items())
         found = f"outputs differ from the full pass by {by}"
-        yield finding("error", "cache", cause, done, found, "the same outputs")
+        yield finding(cause, done, found, "the same outputs")
 
 
 def step_of(subject: Subject) -> Step:

@@ -30,7 +30,7 @@ def finite(subject: Subject) -> Results:
     if masks and locate.all_closed(subject) and subject.run(subject.fresh(0)).isfinite().all():
         done, found = "observed the logits of the example", "the mask forbids every key to all"
         right = "a key that is open"
-        yield _closed(subject, finding("error", "finite", _closing(subject), done, found, right))
+        yield _closed(subject, finding(_closing(subject), done, found, right))
         return
     for scale, cause in ((1.0, "NaN or infinity"), (40.0, "overflow")):
         if scale > 1 and subject.is_ids(subject.target):
@@ -49,7 +49,7 @@ def finite(subject: Subject) -> Results:
         given = "random ids" if subject.is_ids(subject.target) else "normal vectors"
         done = f"called it with {given}" + " 40 times as long" * (scale > 1)
         found = f"{bad} of {output.numel()} numbers are NaN or infinite"
-        one = finding(level, "finite", cause, done, found, "numbers")
+        one = finding(cause, done, found, "numbers", level)
         yield _closed(subject, one) if closed else one
         return
 
@@ -86,14 +86,14 @@ def deterministic(subject: Subject) -> Results:
     inputs = subject.fresh(0)
     one, again, other = (subject.run(inputs, seed=seed) for seed in (0, 0, 1))
     if not differ(one, again) and differ(one, other):
-        check, cause = "evaluation is deterministic", "random in evaluation"
+        cause = "random in evaluation"
         trace = subject.trace(inputs)
         cause = "layer made in forward" if foreign(subject, trace) else cause
         dropped = trace.of("native_dropout", "bernoulli_") or cause != "random in evaluation"
         level: Level = "error" if dropped or subject.kind != "loss" else "warning"  # it adds noise
         found = f"outputs differ; {random_operations(subject)}"
         done = "called it twice in evaluation"
-        yield finding(level, check, cause, done, found, "the same outputs")
+        yield finding(cause, done, found, "the same outputs", level)
 
 
 def settings(subject: Subject) -> Results:
@@ -110,12 +110,12 @@ def settings(subject: Subject) -> Results:
         for name in (n for n, x in before.items() if after[n] != x):
             cause, done = "changes modes", "called it in " + MODES[training]
             found = f"{name} was {before[name]}, and is {after[name]}"
-            yield finding("error", "settings untouched", cause, done, found, "as before")
+            yield finding(cause, done, found, "as before")
             return
     if any(a == b for i in (0, 2) for a, b in zip(states[i], states[i + 1], strict=True)):
         cause, done = "seeds the generator", "called it after two seeds"
         found = "a generator's state is the same after both calls"
-        yield finding("error", "settings untouched", cause, done, found, "it depends on the seed")
+        yield finding(cause, done, found, "it depends on the seed")
 
 
 def _settings(subject: Subject) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def memory(subject: Subject) -> Results:
         between["a shorter one"] = subject.sliced(between["another one"], half)
     if masks := _other_masks(subject):
         between["one with another mask"] = {**inputs, **masks}
-    check, cause, right = "calls are independent", "remembers the last call", "the same outputs"
+    cause, right = "remembers the last call", "the same outputs"
     saved = [x for m in subject.modules for x in (*m.parameters(), *m.buffers())]
     for name, other in between.items():
         found, done = "", f"called it with one input, {name}, and the first again"
@@ -157,7 +157,7 @@ def memory(subject: Subject) -> Results:
             if not found and not drawn and differ(second, subject.run(other)):
                 found = "the second call differs from the same without the first"
         if found:
-            yield finding("error", check, cause, done, found, right)
+            yield finding(cause, done, found, right)
             return
     outputs, learned = [], [p for p in subject.parameters.values() if p.requires_grad and p.dim()]
     for called in (True, False):
@@ -172,7 +172,7 @@ def memory(subject: Subject) -> Results:
     right += " as without the first call"
     if not drawn and differ(*outputs):
         done, found = "called it, changed its weights, and called it again", "it uses the old ones"
-        yield finding("error", check, cause, done, found, right)
+        yield finding(cause, done, found, right)
         return
     trained = []
     for called in (False, False, True):
@@ -183,7 +183,7 @@ def memory(subject: Subject) -> Results:
                 trained.append(subject.run(inputs))
     if not drawn and not differ(*trained[:2]) and differ(*trained[1:]):
         done, found = "called it in evaluation, and then in training", "the outputs are others"
-        yield finding("error", check, cause, done, found, right)
+        yield finding(cause, done, found, right)
 
 
 def untouched(subject: Subject) -> Results:
@@ -200,7 +200,7 @@ def untouched(subject: Subject) -> Results:
             cause = "changes its arguments" if name in given else "changes its buffers"
             level: Level = "error" if name in given else "warning"
             done, found = f"called it in {MODES[training]}", f"{name} was changed"
-            yield finding(level, "arguments untouched", cause, done, found, "it stays as it was")
+            yield finding(cause, done, found, "it stays as it was", level)
             return
 
 
@@ -246,7 +246,7 @@ def half_precision(subject: Subject) -> Results:
         if wrong:
             level: Level = "error" if subject.claims.half else "note"
             cause, right = "not in half precision", "nearly the same outputs"
-            yield finding(level, "half precision", cause, f"called it in {dtype}", found, right)
+            yield finding(cause, f"called it in {dtype}", found, right, level)
             return
 
 

@@ -40,7 +40,7 @@ def derivatives(subject: Subject) -> Results:
             done = f"changed {name} a little along a random direction, in float64"
             found = f"outputs change by {changes:.4g}, and by {said:.4g} as its gradient says"
             right = "the same, unless it is cut on purpose"  # as at a memory, or a target
-            yield finding("warning", "derivatives", "gradient cut off", done, found, right)
+            yield finding("gradient cut off", done, found, right, "warning")
             return
 
 

@@ -71,7 +71,7 @@ def train_and_eval(subject: Subject) -> Results:
     found = f"outputs differ by {off:.1e}" + (
         f"; it has a {type(norms[0]).__name__}" if norms else ""
     )
-    yield finding("error", "train = eval", cause, done, found, "the same outputs")
+    yield finding(cause, done, found, "the same outputs")
 
 
 def _adds_a_mask(subject: Subject) -> bool:
@@ -101,7 +101,7 @@ def dropout(subject: Subject) -> Results:
             level: Level = "error" if claimed else "warning"
             done, right = "called it twice in training", f"dropout of {claimed or rate}"
             cause, found = "no dropout in training", "the same outputs"
-            yield finding(level, "dropout", cause, done, found, f"different ones, with {right}")
+            yield finding(cause, done, found, f"different ones, with {right}", level)
         elif claimed is None:
             yield NotJudged("dropout", "whether it should have any", "dropout=0.1")
         return
@@ -111,15 +111,15 @@ def dropout(subject: Subject) -> Results:
     if claimed and others:
         level = "error" if abs(others[0] - (1 - claimed)) < 1e-6 else "warning"
         found = f"it drops with probability {others}"
-        yield finding(level, "dropout", "other dropout", done, found, f"{claimed}")
+        yield finding("other dropout", done, found, f"{claimed}", level)
     if claimed and (node := _not_rescaled(subject, trace, claimed)) is not None:
         found = "a random mask of zeros and ones, and nothing is divided by what it keeps"
         right = f"what is kept is divided by {1 - claimed:.4g}"
         where = done + locate.in_module(node)
-        yield finding("error", "dropout", "dropout without rescaling", where, found, right)
+        yield finding("dropout without rescaling", where, found, right)
     if any(map(_on_logits, dropped)):
         cause, found = "dropout before the softmax", "logits are set to zero, and still get weight"
-        yield finding("error", "dropout", cause, done, found, "weights are, after the softmax")
+        yield finding(cause, done, found, "weights are, after the softmax")
 
 
 def _not_rescaled(subject: Subject, trace: Trace, p: float) -> Node | None:
@@ -161,7 +161,7 @@ def start(subject: Subject) -> Results:
     if len(equal) == len(matrices) > 1 and len(zeros) < len(equal):
         cause, done = "weights all equal", "watched the weights as they are"
         found, right = f"all numbers of {_listed(equal)} are equal", "random numbers"
-        yield finding("error", "start", cause, done, found, right)
+        yield finding(cause, done, found, right)
     learn = {n: p for n, p in parameters.items() if p.requires_grad}
     drawn, inputs, awake = torch.Generator().manual_seed(0), subject.fresh(0), set[str]()
     while zeros & learn.keys() - awake and _backpropagate(subject, inputs, list(learn.values())):
@@ -174,7 +174,7 @@ def start(subject: Subject) -> Results:
                     "changed what has a gradient, again and again",
                 )
                 found = f"{_listed(dead)} are zeros, and never get one"
-                yield finding("error", "start", cause, done, found, "a gradient, sooner or later")
+                yield finding(cause, done, found, "a gradient, sooner or later")
             return
         awake |= new
         with torch.no_grad():
@@ -191,7 +191,7 @@ def gradients(subject: Subject) -> Results:
         done = "observed which parameters the call uses"
         found = f"one of shape {tuple(others[0].shape)} is not among module.parameters()"
         cause, right = "parameter not registered", "an optimizer is given every parameter"
-        yield finding("error", "gradients", cause, done, found, right)
+        yield finding(cause, done, found, right)
     parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad and p.numel()}
     if not _backpropagate(subject, inputs, list(parameters.values())):
         if parameters:
@@ -216,7 +216,7 @@ def gradients(subject: Subject) -> Results:
         done = "changed them, and backpropagated a random mixture of the outputs"
         found = f"what {_listed(lost)} computed is thrown away: no output changed"
         cause, right = "parameter not used", "what is computed is used"
-        yield finding("error", "gradients", cause, done, found, right)
+        yield finding(cause, done, found, right)
     if dead and not alone:
         done = "backpropagated a random mixture of the outputs"
         found = f"{_listed(dead)} computed something and got no gradient"
@@ -228,7 +228,7 @@ def gradients(subject: Subject) -> Results:
             (p.grad is None and id(p) not in codes) or _part_without(p) or USUAL.search(n)
             for n, p in dead_ones
         )
-        yield finding("error" if sure else "warning", "gradients", cause, done, found, right)
+        yield finding(cause, done, found, right, "error" if sure else "warning")
     trace = locate.trace_of(subject)
     if parts := [n for n, p in parameters.items() if n not in without and _in_part(trace, p)]:
         done = "backpropagated a random mixture of the outputs"
@@ -238,14 +238,14 @@ def gradients(subject: Subject) -> Results:
             f"{zeros} of the {parameters[parts[0]].numel()} numbers of {_listed(parts)} got none"
         )
         cause, right = "part of a matrix not used", "a gradient for each number of a matrix"
-        yield finding("error", "gradients", cause, done, found, right)
+        yield finding(cause, done, found, right)
     if unused:
         level: Level = "error" if inside else "warning"
         done = "observed which parameters the call uses"
         found = f"{_listed(inside or unused)} took no part"
         found += ", though what it belongs to did" if inside else ""
         right = "every parameter takes part, unless it is for another task"
-        yield finding(level, "gradients", "parameter not used", done, found, right)
+        yield finding("parameter not used", done, found, right, level)
 
 
 def _of_one_key(subject: Subject) -> set[str]:

@@ -69,7 +69,7 @@ def _neighbours(subject: Subject, name: str) -> Results:
     if off > 10 * DIFFERENT:
         done = f"padded sequence 0 of {name}, and watched the others"
         found, right = f"they changed by {off:.1e}", "they stay the same"
-        yield finding("error", "padding", "mask of another sequence", done, found, right)
+        yield finding("mask of another sequence", done, found, right)
 
 
 def _or_turned(subject: Subject, name: str, allowed: Tensor, found: Finding) -> Finding:
@@ -81,7 +81,7 @@ def _or_turned(subject: Subject, name: str, allowed: Tensor, found: Finding) -> 
     if any(_compared(replace(subject, claims=claims, traces={}), name, allowed)):
         return found
     cause = "inverted mask"
-    turned = finding("error", "padding", cause, found.done, found.found, found.right)
+    turned = finding(cause, found.done, found.found, found.right)
     return as_claimed(subject, turned)
 
 
@@ -208,7 +208,7 @@ def _finding(
         cause, where = "mask forbids everything", ""
     found = f"the outputs of its real tokens changed by {off:.1e}{where}"
     right = "the outputs of real tokens stay the same"
-    one = finding("error", "padding", cause, done, found, right)
+    one = finding(cause, done, found, right)
     argument = _of_torch(subject, where) if cause == "padding is attended to" else ""
     if not argument:
         return one
@@ -278,7 +278,7 @@ def empty_rows(subject: Subject) -> Results:
     output = subject.by_token(subject.run(mask_inputs(subject, inputs, allowed, queries)))
     if claim.shape.startswith("b") and float(changed(whole[1:], output[1:]).max()) > DIFFERENT:
         cause, found = "mask of another sequence", "sequence 1 changed"
-        yield finding("error", "empty rows", cause, done, found, "sequence 1 stays the same")
+        yield finding(cause, done, found, "sequence 1 stays the same")
     elif not output.isfinite().all():
         found, right = "its outputs are NaN", "zeros, or anything finite that nobody uses"
-        yield finding("warning", "empty rows", "fully masked rows give NaN", done, found, right)
+        yield finding("fully masked rows give NaN", done, found, right, "warning")

@@ -58,7 +58,7 @@ def batch(subject: Subject) -> Results:
         done = "changed a token of each sequence"
         found = f"of {subject.n_sequences} sequences, every {n} depend on each other alone"
         right = f"independent sequences, unless {n} rows are one thing (codebooks, frames, views)"
-        yield finding("warning", "batch", "sequences in groups", done, found, right)
+        yield finding("sequences in groups", done, found, right, "warning")
         return
     for seed, name in itertools.product(SEEDS, subject.sources[:3]):
         inputs = subject.fresh(seed)
@@ -72,7 +72,7 @@ def batch(subject: Subject) -> Results:
         cause, where = batch_leak(subject, inputs, name, token)
         done = f"changed token {token} of sequence 0 of {name}"
         found = f"sequence 1 changed by {float(reach.max()):.1e} of its size{where}"
-        yield finding("error", "batch", cause, done, found, "sequence 1 stays the same")
+        yield finding(cause, done, found, "sequence 1 stays the same")
         return
 
 
@@ -87,7 +87,7 @@ def order_of_sequences(subject: Subject) -> Results:
     if off > 10 * DIFFERENT:
         done, found = "gave the sequences in reverse order", f"their outputs differ by {off:.1e}"
         cause, right = "depends on the sequence's number", "the same outputs in reverse order"
-        yield finding("error", "order of sequences", cause, done, found, right)
+        yield finding(cause, done, found, right)
 
 
 def _has_more(subject: Subject) -> bool:
@@ -106,7 +106,7 @@ def mixing(subject: Subject) -> Results:
             level: Level = "warning" if rounded else "error"
             done, found = f"changed each token of {name}", "no output changed"
             right = "outputs depend on it"
-            yield finding(level, "mixing", "input has no effect", done, found, right)
+            yield finding("input has no effect", done, found, right, level)
     if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
         return
     for name in subject.attended:
@@ -125,7 +125,7 @@ def mixing(subject: Subject) -> Results:
         level = "error" if subject.is_self and not rounded else "warning"
         done, found = f"changed each token of {name}", "no other token's output changed"
         right = "attention lets tokens depend on each other"
-        yield finding(level, "mixing", "no token attends to another", done, found, right)
+        yield finding("no token attends to another", done, found, right, level)
         return
 
 
@@ -143,7 +143,7 @@ def future(subject: Subject) -> Results:
         if inside == "later":
             found = "each token attends to itself and to later ones only"
             cause, right = "inverted mask", "to earlier ones, if it is meant to be causal"
-            yield finding("warning", "future", cause, "observed the weights", found, right)
+            yield finding(cause, "observed the weights", found, right, "warning")
         yield NotJudged("future", "whether it is causal", "causal=True")
         return
     for seed in SEEDS:
@@ -162,7 +162,7 @@ def future(subject: Subject) -> Results:
         done += "" if causal else " (all its masks are causal)"
         found = f"token {earlier} changed by {float(early.max()):.1e} with token {token}; "
         found += f"{int((early > DIFFERENT).sum())} such pairs{where}"
-        yield finding("error", "future", cause, done, found, "no token changes with a later one")
+        yield finding(cause, done, found, "no token changes with a later one")
         return
 
 
@@ -191,7 +191,7 @@ def prefix(subject: Subject) -> Results:
             found = f"their outputs differ by {off:.1e} from those in {n} tokens"
             free = reads_free_slots(locate.trace_of(subject))
             cause = "free slots are attended to" if free else "depends on the length"
-            yield finding("error", "prefix", cause, done, found, "the same outputs")
+            yield finding(cause, done, found, "the same outputs")
             return
 
 
@@ -222,4 +222,4 @@ def order(subject: Subject) -> Results:
         done = f"gave the tokens of {', '.join(names)} in another order"
         found = f"the outputs differ by {off:.1e}"
         right = "the same outputs" + ", in that order" * subject.is_self
-        yield finding(level, "order", "depends on the order", done, found, right)
+        yield finding("depends on the order", done, found, right, level)
