@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -40,14 +39,8 @@ AIMS = {
     "batch and tokens exchanged": (1, 0, "a token of the next sequence"),
 }
 """What a token's logits are to predict, by cause: so many sequences and tokens further on."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Logits of a loss and its gradient there, which is below zero at what they are to predict."""
-
-    logits: Tensor  # (sequences, tokens, ids)
-    gradient: Tensor
+Prediction = tuple[Tensor, Tensor]
+"""Logits of a loss, (sequences, tokens, ids), and its gradient there: below zero at the targets."""
 
 
 def of_ids(subject: Subject) -> bool:
@@ -61,17 +54,17 @@ def sequences(subject: Subject, seed: int) -> tuple[Inputs, dict[str, Tensor]]:
     drawn = torch.Generator().manual_seed(seed)
     if not of_ids(subject):
         targets = _targets_beside_logits(subject, drawn)
-        return {**inputs, **targets}, targets
-    ids, targets = subject.inputs[first], {name: inputs[name] for name in subject.sources}
-    if first == final or ids.shape != subject.inputs[final].shape:
-        return inputs, targets
+        return inputs | targets, targets
+    targets = {name: inputs[name] for name in subject.sources}
+    ids, labels = subject.inputs[first], subject.inputs[final]
     longer = subject.random_ids(torch.cat([ids, ids[..., :1]], -1), drawn)
-    if torch.equal(ids[..., 1:], subject.inputs[final][..., :-1]):
-        inputs |= {first: longer[..., :-1], final: longer[..., 1:]}
-        targets |= {first: longer, final: longer[..., 1:]}
-    elif torch.equal(ids, subject.inputs[final]):
-        targets |= dict.fromkeys((first, final), longer[..., :-1])
+    shorter, later = longer[..., :-1], longer[..., 1:]
+    if first != final and torch.equal(ids, labels):
+        targets |= {first: shorter, final: shorter}
         inputs |= targets
+    elif first != final and torch.equal(ids[..., 1:], labels[..., :-1]):
+        targets |= {first: longer, final: later}
+        inputs |= {first: shorter, final: later}
     return inputs, targets
 
 
@@ -96,20 +89,21 @@ def masked(subject: Subject) -> bool:
 
 
 def predictions(subject: Subject, inputs: Inputs) -> list[Prediction]:
-    """The logits that a loss is given, or that its output layers make."""
-    inputs = copied(inputs)
+    """The logits that a loss is given, or that its output layers make, with their gradients."""
+    inputs, n = copied(inputs), subject.n_sequences
     sources = [inputs[name] for name in subject.sources]
     seed_all(0)
     with torch.enable_grad(), plain_kernels(), Trace(sources) as trace:
         floats = [x.requires_grad_() for x in sources if x.is_floating_point()]
         loss = output_of(subject.apply(inputs), has_labels=True)
-    n, logits = subject.n_sequences, floats or list(_output_layers(trace))
-    logits = [x for x in logits if x.requires_grad and x.shape[:-1].numel() % n == 0]
+    logits = [x for x in floats or _output_layers(trace) if x.requires_grad and len(x) % n == 0]
     if not logits:
         return []
     gradients = torch.autograd.grad(loss, logits, allow_unused=True, materialize_grads=True)
-    pairs = zip(logits, gradients, strict=True)
-    return [Prediction(*(x.detach().reshape(n, -1, x.shape[-1]) for x in pair)) for pair in pairs]
+    return [
+        (x.detach().reshape(n, -1, x.shape[-1]), gradient.reshape(n, -1, x.shape[-1]))
+        for x, gradient in zip(logits, gradients, strict=True)
+    ]
 
 
 def _output_layers(trace: Trace) -> Iterator[Tensor]:
@@ -126,12 +120,12 @@ def _aim(gradient: Tensor, ids: Tensor) -> str | None:
     ids = ids.reshape(len(gradient), -1)
     gradient = gradient[:, : ids.shape[1]]
     lowest = gradient.argsort(-1)[..., :2]  # two, as a loss may predict the token after it, too
+    below, place = gradient.gather(-1, lowest) < 0, torch.arange(gradient.shape[1]).to(ids)
     for cause, (sequence, token, _) in AIMS.items():
-        place = torch.arange(gradient.shape[1], device=ids.device) + token
-        judged = gradient.any(-1) & (place >= 0) & (place < ids.shape[1])
         wanted = ids.roll((-sequence, -token), (0, 1))[:, : len(place), None]
-        right = (lowest == wanted) & (gradient.gather(-1, lowest) < 0)
-        if right.any(-1)[judged].float().mean() > 0.9:
+        inside = (place + token >= 0) & (place + token < ids.shape[1])
+        right = ((lowest == wanted) & below).any(-1)[gradient.any(-1) & inside]
+        if right.float().mean() > 0.9:
             return cause
     return None
 
@@ -143,17 +137,14 @@ def _aligned(subject: Subject, inputs: Inputs, name: str) -> Iterator[Tensor]:
     """
     before = predictions(subject, inputs)
     if not of_ids(subject):
-        yield from (x.gradient for x in before)
+        yield from (gradient for _, gradient in before)
         return
     token = 2 if subject.length(name) > 3 else 0
     after = predictions(subject, subject.replaced(inputs, name, 0, token))
-    for x, y in zip(before, after, strict=False):
-        rows = (x.logits != y.logits)[0].any(-1).nonzero().flatten().tolist()
-        delay = rows[0] - token if rows else -1
-        if delay in (0, 1):  # one: the model shifts its input
-            yield x.gradient[:, delay:]
-        elif rows and subject.claims.causal:
-            yield x.gradient
+    for (logits, gradient), (others, _) in zip(before, after, strict=False):
+        rows = (logits != others)[0].any(-1).nonzero().flatten().tolist()
+        if rows and (rows[0] >= token or subject.claims.causal):
+            yield gradient[:, max(rows[0] - token, 0) :]  # a model may shift its input
 
 
 def shift(subject: Subject) -> Results:
@@ -182,9 +173,8 @@ def shift(subject: Subject) -> Results:
             return
     done = f"took the loss's gradient with respect to the logits, for random {name}"
     found = f"each token's logits are to predict {AIMS[cause][2]}"
-    right = "the next token" + ", or the token itself, if targets are shifted outside" * (
-        not of_ids(subject)
-    )
+    outside = ", or the token itself, if targets are shifted outside"
+    right = AIMS[""][2] + outside * (not of_ids(subject))
     yield finding(cause, done, found, right)
 
 
@@ -197,9 +187,8 @@ def future(subject: Subject) -> Results:
         return
     if claimed is None:
         inputs, targets = sequences(subject, 3)
-        ids = targets.get(subject.sources[0])
-        aims = [_aim(x.gradient, ids) for x in predictions(subject, inputs) if ids is not None]
-        if "" not in aims:
+        given = predictions(subject, inputs) if targets else []
+        if "" not in {_aim(x, ids) for ids in targets.values() for _, x in given}:
             yield NotJudged("future", "whether it predicts the next token", "causal=True")
             return
     done = "observed the weights" + locate.in_module(attentions[0].softmax_node)
@@ -214,14 +203,12 @@ def probabilities(subject: Subject) -> Results:
     for node in trace.of("_log_softmax"):
         x, axis = node.args[:2]
         if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
-            cause, done = "cross-entropy of probabilities", "observed what the cross-entropy gets"
-            found = "numbers that sum to 1: a softmax was applied already"
-            yield finding(cause, done, found, "logits")
+            done, found = "observed what the cross-entropy is given", "positive numbers of sum 1"
+            yield finding("cross-entropy of probabilities", done, found, "logits")
             return
     if any((node.args[0].logsumexp(1).abs() > 1e-3).any() for node in trace.of(*LOSSES)):
-        cause, done = "nll_loss of logits", "observed what nll_loss is given"
-        found = "numbers whose exponentials do not sum to 1"
-        yield finding(cause, done, found, "log-probabilities")
+        done, found = "observed what nll_loss is given", "exponentials that do not sum to 1"
+        yield finding("nll_loss of logits", done, found, "log-probabilities")
 
 
 def reshaped(subject: Subject) -> Results:
@@ -247,7 +234,7 @@ def counted(subject: Subject) -> Results:
     (inputs, targets), (others, _) = sequences(subject, 6), sequences(subject, 7)
     if not targets:
         return
-    name, padding = list(targets)[-1], subject.claims.padding_id
+    name, padding, n = list(targets)[-1], subject.claims.padding_id, subject.n_sequences
     logits = subject.inputs[subject.sources[0]]
     size = subject.vocabulary(name) if of_ids(subject) else logits.shape[-1]
     real = [target for target in range(min(size, MOST)) if target != padding]
@@ -258,36 +245,33 @@ def counted(subject: Subject) -> Results:
         ids[(-1, sequence) if subject.batch == 1 else (sequence, -1)] = target
         return float(subject.run({**inputs, name: ids}))
 
-    def without_effect(sequence: int) -> bool:
-        """True if the target of a sequence makes no difference."""
-        return all(len({loss(x, sequence, t) for t in real[:3]}) == 1 for x in (inputs, others))
+    def alike(inputs: Inputs, sequence: int, target: int, others: list[int]) -> list[int]:
+        """Those of the others that give the loss that a target gives."""
+        wanted = loss(inputs, sequence, target)
+        return [t for t in others if abs(loss(inputs, sequence, t) - wanted) <= 1e-6 * abs(wanted)]
 
-    def like_padding(inputs: Inputs, targets: list[int]) -> list[int]:
-        """Those of the targets that give the loss of padding."""
-        assert padding is not None
-        filled = loss(inputs, 0, padding)
-        return [t for t in targets if abs(loss(inputs, 0, t) - filled) <= 1e-6 * abs(filled)]
-
-    done, right = f"put ids at the end of {name}", "another loss for each"
-    cause = "real targets are ignored"
-    silent = [i for i in range(subject.n_sequences) if without_effect(i)]
-    if 0 < len(silent) < subject.n_sequences and not masked(subject):
-        yield finding(cause, done, f"that of sequence {silent[0]} has no effect", right)
+    first, few = real[0], real[1:3]
+    silent = [i for i in range(n) if alike(inputs, i, first, few) == few]
+    silent = [i for i in silent if alike(others, i, first, few) == few]
+    if 0 < len(silent) < n and not masked(subject):
+        found = f"that of sequence {silent[0]} has no effect"
     elif padding is not None and not silent:
-        ignored = like_padding(inputs, real)
-        if ignored and like_padding(others, ignored) == ignored:
-            found = f"{ignored[:5]} give what padding gives: they do not count"
-            yield finding(cause, done, found, right)
+        ignored = alike(inputs, 0, padding, real)
+        if not ignored or alike(others, 0, padding, ignored) != ignored:
+            return
+        found = f"{ignored[:5]} give what padding gives: they do not count"
+    else:
+        return
+    done, right = f"put ids at the end of {name}", "another loss for each"
+    yield finding("real targets are ignored", done, found, right)
 
 
 def order_of_sequences(subject: Subject) -> Results:
     """A loss does not know which of its sequences comes first."""
     axis, n, inputs = subject.batch or 0, subject.n_sequences, subject.fresh(0)
     tensors = {k: x for k, x in inputs.items() if isinstance(x, Tensor) and x.dim()}
-    if not of_ids(subject) or n < 2:
-        return  # given logits, each may have a weight of its own
-    if any(x.dim() <= axis or x.shape[axis] != n for x in tensors.values()):
-        return
+    if not of_ids(subject) or any(x.dim() <= axis or x.shape[axis] != n for x in tensors.values()):
+        return  # given logits, each sequence may have a weight of its own
     turned = {**inputs, **{k: x.flip(axis) for k, x in tensors.items()}}
     calls = ((inputs, 0), (inputs, 1), (turned, 0))
     loss, again, reversed_ = (float(subject.run(x, seed=seed)) for x, seed in calls)
@@ -350,13 +334,12 @@ def training(subject: Subject) -> Results:
     """Random targets can't be learned, unless they are copied; one batch can."""
     if not subject.parameters or not of_ids(subject):
         return
-    width, is_causal = subject.vocab_size, subject.claims.causal
+    width, is_causal, first = subject.vocab_size, subject.claims.causal, subject.sources[0]
     if is_causal is None:
         inputs, targets = sequences(subject, 7)
         masks = {locate.pattern(locate.support(a)) for a in locate.attentions(subject)}
-        first = subject.sources[0]
-        own_labels = len(subject.sources) > 1 and targets[first] is inputs[first]
-        is_causal = locate.inside(subject) == "causal" or (own_labels and "causal" in masks)
+        own_labels = len(targets) > 1 and targets[first] is inputs[first]
+        is_causal = masks == {"causal"} or (own_labels and "causal" in masks)
     fresh = _trained(subject, range(100, 100 + STEPS)) if is_causal else []
     same = _trained(subject, [7] * STEPS)
     if len(same) < STEPS or len(fresh) not in (0, STEPS):

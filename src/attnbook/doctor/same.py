@@ -20,8 +20,8 @@ from attnbook.doctor.subject import (
     Subject,
     changed,
     copied,
+    output_of,
     seed_all,
-    tensors_in,
 )
 from attnbook.doctor.trace import Attention
 
@@ -75,23 +75,24 @@ def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
 
 def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
     """What the two modules give for the same calls, one kind of call after the other."""
-    both, inputs, n = (subject, other), subject.fresh(0), subject.n_tokens
 
-    def called(inputs: Inputs) -> Iterator[Tensor]:
-        return (each.by_token(each.run(inputs)) for each in both)
+    def called(done: str, inputs: Inputs) -> Pair:
+        ours, theirs = (each.by_token(each.run(inputs)) for each in (subject, other))
+        return done, ours, theirs
 
-    for done, given in _calls(subject):
-        yield done, *called(given)
+    for done, inputs in _calls(subject):
+        yield called(done, inputs)
     yield from _gradients(subject, other)
+    inputs, n = subject.fresh(0), subject.n_tokens
     with subject.mode(training=True), other.mode(training=True), no_dropout():
-        yield "training, without dropout", *called(inputs)
+        yield called("training, without dropout", inputs)
     for sizes in ([1] * n, [n - 2, 2]) if subject.claims.cache is not None else ():
         with restored(subject.module):
             pieces = in_pieces(subject, step_of(subject), inputs, sizes)
         yield f"the cache, in pieces of {sizes}", pieces, other.by_token(other.run(inputs))
     if subject.claims.half:
         with torch.autocast("cpu", torch.bfloat16):
-            yield HALF, *called(inputs)
+            yield called(HALF, inputs)
 
 
 def _calls(subject: Subject) -> Iterator[tuple[str, Inputs]]:
@@ -115,8 +116,11 @@ def _calls(subject: Subject) -> Iterator[tuple[str, Inputs]]:
 
 def _gradients(subject: Subject, other: Subject) -> Iterator[Pair]:
     """The gradients at inputs and parameters, as far as both modules have them and train them."""
-    ours, theirs = (_trained(each) for each in (subject, other))
-    shared = [name for name, x in ours.items() if name in theirs and theirs[name].shape == x.shape]
+    ours, theirs = (
+        {n: p for n, p in x.parameters.items() if p.requires_grad} for x in (subject, other)
+    )
+    shared = [n for n in subject.sources if not subject.is_ids(n)]
+    shared += [n for n in ours if n in theirs and theirs[n].shape == ours[n].shape]
     pairs = [_gradients_at(each, shared) for each in (subject, other)]
     # A key's bias has no gradient but rounding, as a softmax does not depend on it.
     rounding = 1e-6 * max((float(x.abs().max()) for x in (*pairs[0], *pairs[1])), default=0.0)
@@ -125,21 +129,15 @@ def _gradients(subject: Subject, other: Subject) -> Iterator[Pair]:
         yield f"the gradient at {name}", one[None], two.where(differs, one)[None]
 
 
-def _trained(subject: Subject) -> dict[str, Tensor]:
-    """What may have a gradient, by name: vectors of the input, and parameters."""
-    floats = {n: subject.inputs[n] for n in subject.sources if not subject.is_ids(n)}
-    parameters = {n: p for n, p in sorted(subject.parameters.items()) if p.requires_grad}
-    return floats | parameters
-
-
 def _gradients_at(subject: Subject, names: list[str]) -> tuple[Tensor, ...]:
     """The gradients of a random mixture of the output; zeros where the output does not depend."""
     inputs = copied(subject.fresh(0))
-    floats = [x.requires_grad_() for name, x in inputs.items() if name in names]
-    tensors = [inputs[name] if name in inputs else subject.parameters[name] for name in names]
+    at = subject.parameters | {n: inputs[n] for n in subject.sources if not subject.is_ids(n)}
+    tensors = [at[name].requires_grad_() for name in names]
     seed_all(0)
     with torch.enable_grad(), no_dropout():
-        output = tensors_in(subject.apply(inputs))[subject.which]
+        result = subject.apply(inputs)
+    output = output_of(result, has_labels=subject.has_labels, which=subject.which)
     if not output.requires_grad or not tensors:
         return tuple(map(torch.zeros_like, tensors))
     mixture = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
