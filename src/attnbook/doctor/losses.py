@@ -70,13 +70,11 @@ def sequences(subject: Subject, seed: int) -> tuple[Inputs, dict[str, Tensor]]:
 
 def _targets_beside_logits(subject: Subject, drawn: torch.Generator) -> dict[str, Tensor]:
     """Random targets in place of those that are given beside logits, if there are any."""
-    logits, padding = subject.inputs[subject.sources[0]], subject.claims.padding_id
+    logits = subject.inputs[subject.sources[0]]
     for name, x in subject.inputs.items():
         whole = isinstance(x, Tensor) and not x.is_floating_point() and x.dtype != torch.bool
         if whole and logits.dim() == 3 and x.shape == logits.shape[:2] and x.shape[1] > 3:
-            low = 1 if padding == 0 else 0
-            high = max(int(x.max()), low + 1) + (padding != int(x.max()))
-            return {name: torch.randint(low, high, x.shape, generator=drawn)}
+            return {name: subject.random_ids(x, drawn, name)}
     return {}
 
 
@@ -235,35 +233,32 @@ def counted(subject: Subject) -> Results:
     if not targets:
         return
     name, padding, n = list(targets)[-1], subject.claims.padding_id, subject.n_sequences
-    logits = subject.inputs[subject.sources[0]]
-    size = subject.vocabulary(name) if of_ids(subject) else logits.shape[-1]
-    real = [target for target in range(min(size, MOST)) if target != padding]
+    real = [t for t in range(min(subject.vocabulary(name), MOST)) if t != padding]
 
-    def loss(inputs: Inputs, sequence: int, target: int) -> float:
-        """The loss with this id at the end of a sequence, where it is a target alone."""
-        ids = inputs[name].clone()
-        ids[(-1, sequence) if subject.batch == 1 else (sequence, -1)] = target
-        return float(subject.run({**inputs, name: ids}))
+    def loss(inputs: Inputs, place: tuple[int, ...], ids: Tensor | int) -> float:
+        """The loss with other ids in a sequence, or at one place of it."""
+        changed = inputs[name].clone()
+        changed.movedim(subject.batch or 0, 0)[place] = ids
+        return float(subject.run({**inputs, name: changed}))
 
-    def alike(inputs: Inputs, sequence: int, target: int, others: list[int]) -> list[int]:
-        """Those of the others that give the loss that a target gives."""
-        wanted = loss(inputs, sequence, target)
-        return [t for t in others if abs(loss(inputs, sequence, t) - wanted) <= 1e-6 * abs(wanted)]
+    def like(target: int, inputs: Inputs, candidates: list[int]) -> list[int]:
+        """Those of the ids that give the loss of another one at the end, as a target alone."""
+        wanted = loss(inputs, (0, -1), target)
+        losses = {t: loss(inputs, (0, -1), t) for t in candidates}
+        return [t for t, x in losses.items() if abs(x - wanted) <= 1e-6 * abs(wanted)]
 
-    first, few = real[0], real[1:3]
-    silent = [i for i in range(n) if alike(inputs, i, first, few) == few]
-    silent = [i for i in silent if alike(others, i, first, few) == few]
+    unchanged, ids = float(subject.run(inputs)), others[name].movedim(subject.batch or 0, 0)
+    silent = [i for i in range(n) if loss(inputs, (i,), ids[i]) == unchanged]
+    cause, right = "real targets are ignored", "another loss"
     if 0 < len(silent) < n and not masked(subject):
-        found = f"that of sequence {silent[0]} has no effect"
+        done, found = f"put other ids into {name}", f"sequence {silent[0]} has no effect"
+        yield finding(cause, done, found, right)
     elif padding is not None and not silent:
-        ignored = alike(inputs, 0, padding, real)
-        if not ignored or alike(others, 0, padding, ignored) != ignored:
-            return
-        found = f"{ignored[:5]} give what padding gives: they do not count"
-    else:
-        return
-    done, right = f"put ids at the end of {name}", "another loss for each"
-    yield finding("real targets are ignored", done, found, right)
+        ignored = like(padding, inputs, real)
+        if 0 < len(ignored) < len(real) and like(padding, others, ignored) == ignored:
+            done = f"put each id at the end of {name}"
+            found = f"{ignored[:5]} give what padding gives: they do not count"
+            yield finding(cause, done, found, right)
 
 
 def order_of_sequences(subject: Subject) -> Results:
@@ -272,7 +267,7 @@ def order_of_sequences(subject: Subject) -> Results:
     tensors = {k: x for k, x in inputs.items() if isinstance(x, Tensor) and x.dim()}
     if not of_ids(subject) or any(x.dim() <= axis or x.shape[axis] != n for x in tensors.values()):
         return  # given logits, each sequence may have a weight of its own
-    turned = {**inputs, **{k: x.flip(axis) for k, x in tensors.items()}}
+    turned = inputs | {k: x.flip(axis) for k, x in tensors.items()}
     calls = ((inputs, 0), (inputs, 1), (turned, 0))
     loss, again, reversed_ = (float(subject.run(x, seed=seed)) for x, seed in calls)
     if loss == again and abs(reversed_ - loss) > 1e-4 * abs(loss):
@@ -294,8 +289,7 @@ def padding_in_loss(subject: Subject) -> Results:
     if n < 2 or not targets or any(inputs[name].shape[-1] != n + 2 for name in targets):
         return
     alone = subject.sliced(inputs, n)
-    padded = {name: F.pad(alone[name], (0, 2), value=padding) for name in targets}
-    padded = {**inputs, **padded}
+    padded = inputs | {name: F.pad(alone[name], (0, 2), value=padding) for name in targets}
     if mask is not None:
         allowed = (torch.arange(n + 2) < n).expand(subject.n_sequences, -1)
         padded = mask_inputs(subject, padded, allowed, n + 2)

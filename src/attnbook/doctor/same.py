@@ -1,6 +1,7 @@
 """Is this module the same function as another one? And where do they part?"""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,20 +24,15 @@ from attnbook.doctor.subject import (
     output_of,
     seed_all,
 )
-from attnbook.doctor.trace import Attention
 
-STAGES: dict[str, Callable[[Attention], Tensor | None]] = {
-    "queries": lambda a: a.query,
-    "keys": lambda a: a.key,
-    "values": lambda a: a.value,
-    "products of queries and keys": lambda a: a.products,
-    "logits": lambda a: a.logits,
-    "weights": lambda a: a.weights,
-    "sums of values": lambda a: a.context,
+BEFORE_THE_SCALE = {"queries": "query", "keys": "key", "products of both": "products"}
+"""Stages of an attention; torch's fused one scales queries and keys, others their product."""
+AFTER_IT = {
+    "logits": "logits",
+    "weights": "weights",
+    "values": "value",
+    "sums of values": "context",
 }
-"""The stages of an attention, in the order in which they are computed."""
-BEFORE_THE_SCALE = ("queries", "keys", "products of queries and keys")
-"""Torch's fused attention scales queries and keys; others scale their product."""
 HALF, ROUGH = "bfloat16", 0.05
 Pair = tuple[str, Tensor, Tensor]
 """What was compared, and what each of the two modules gave."""
@@ -146,29 +142,21 @@ def _gradients_at(subject: Subject, names: list[str]) -> tuple[Tensor, ...]:
 
 def _first_stage(subject: Subject, other: Subject) -> str:
     """The first stage of an attention that differs, in words, if both modules have it."""
-    inputs = subject.fresh(0)
+    inputs, stages = subject.fresh(0), BEFORE_THE_SCALE | AFTER_IT
     pairs = zip(subject.trace(inputs).attentions, other.trace(inputs).attentions, strict=False)
-    for number, pair in enumerate(pairs):
-        for name, stage in STAGES.items():
-            ours, theirs = map(stage, pair)
-            if ours is None or theirs is None or ours.shape != theirs.shape:
-                continue
-            how = _how(ours, theirs)
-            if how is not None and not (name in BEFORE_THE_SCALE and "factor" in how):
-                return f"; first in the {name} of attention {number}{where(pair[0])}{how}"
+    for (number, pair), name in itertools.product(enumerate(pairs), stages):
+        ours, theirs = (getattr(attention, stages[name]) for attention in pair)
+        if ours is None or theirs is None or ours.shape != theirs.shape:
+            continue
+        open_ = ours > -1e3
+        masked, x, y = not open_.equal(theirs > -1e3), ours[open_], theirs[open_]
+        factor = float(x @ y / (y @ y))
+        scaled = factor != 0 and _alike(x, factor * y)
+        if masked or not (_alike(x, y) or (scaled and name in BEFORE_THE_SCALE)):
+            how = ", which are masked elsewhere" if masked else f", by a factor of {factor:.4g}"
+            how *= masked or scaled
+            return f"; first in the {name} of attention {number}{where(pair[0])}{how}"
     return ""
-
-
-def _how(ours: Tensor, theirs: Tensor) -> str | None:
-    """How a stage differs, as far as it can be said; ``None`` if it does not."""
-    open_ = ours > -1e3
-    if not open_.equal(theirs > -1e3):
-        return ", which are masked elsewhere"
-    x, y = ours[open_], theirs[open_]
-    factor = float(x @ y / (y @ y))
-    if _alike(x, y):
-        return None
-    return f", by a factor of {factor:.4g}" if factor and _alike(x, factor * y) else ""
 
 
 def _alike(x: Tensor, y: Tensor) -> bool:
