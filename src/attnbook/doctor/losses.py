@@ -60,7 +60,7 @@ def sequences(subject: Subject, seed: int) -> tuple[Inputs, dict[str, Tensor]]:
     longer = subject.random_ids(torch.cat([ids, ids[..., :1]], -1), drawn)
     shorter, later = longer[..., :-1], longer[..., 1:]
     if first != final and torch.equal(ids, labels):
-        targets |= {first: shorter, final: shorter}
+        targets |= {first: shorter, final: shorter.clone()}  # one may be written into
         inputs |= targets
     elif first != final and torch.equal(ids[..., 1:], labels[..., :-1]):
         targets |= {first: longer, final: later}
@@ -161,19 +161,17 @@ def shift(subject: Subject) -> Results:
         yield NotJudged("shift", why, "causal=True" * (subject.claims.causal is None))
         return
     (cause, name), *others = aims.items()
-    if others or not cause:
+    may_be_outside = cause == "loss without shift" and not of_ids(subject)
+    if others or not cause or (may_be_outside and last(name) in LABELS):
         return
-    if cause == "loss without shift" and not of_ids(subject):
-        if last(name) in LABELS:
-            return  # they are shifted outside
-        if not subject.claims.causal and (not last(name).startswith("input") or masked(subject)):
-            yield NotJudged("shift", f"whether {name} are shifted already", "causal=True")
-            return
+    its_own = subject.claims.causal or (last(name).startswith("input") and not masked(subject))
+    if may_be_outside and not its_own:
+        yield NotJudged("shift", f"whether {name} are shifted already", "causal=True")
+        return
     done = f"took the loss's gradient with respect to the logits, for random {name}"
     found = f"each token's logits are to predict {AIMS[cause][2]}"
     outside = ", or the token itself, if targets are shifted outside"
-    right = AIMS[""][2] + outside * (not of_ids(subject))
-    yield finding(cause, done, found, right)
+    yield finding(cause, done, found, AIMS[""][2] + outside * (not of_ids(subject)))
 
 
 def future(subject: Subject) -> Results:
@@ -201,7 +199,10 @@ def probabilities(subject: Subject) -> Results:
     for node in trace.of("_log_softmax"):
         x, axis = node.args[:2]
         if x.min() >= 0 and (x.sum(axis) - 1).abs().max() < 1e-4:
-            done, found = "observed what the cross-entropy is given", "positive numbers of sum 1"
+            done, found = (
+                "observed what the cross-entropy is given",
+                "probabilities, which sum to 1",
+            )
             yield finding("cross-entropy of probabilities", done, found, "logits")
             return
     if any((node.args[0].logsumexp(1).abs() > 1e-3).any() for node in trace.of(*LOSSES)):
@@ -326,16 +327,12 @@ def first_loss(subject: Subject) -> Results:
 
 def training(subject: Subject) -> Results:
     """Random targets can't be learned, unless they are copied; one batch can."""
-    if not subject.parameters or not of_ids(subject):
+    trained: list[Tensor] = [p for p in subject.parameters.values() if p.requires_grad]
+    if not trained or not of_ids(subject):
         return
-    width, is_causal, first = subject.vocab_size, subject.claims.causal, subject.sources[0]
-    if is_causal is None:
-        inputs, targets = sequences(subject, 7)
-        masks = {locate.pattern(locate.support(a)) for a in locate.attentions(subject)}
-        own_labels = len(targets) > 1 and targets[first] is inputs[first]
-        is_causal = masks == {"causal"} or (own_labels and "causal" in masks)
-    fresh = _trained(subject, range(100, 100 + STEPS)) if is_causal else []
-    same = _trained(subject, [7] * STEPS)
+    width = subject.vocab_size
+    fresh = _trained(subject, trained, range(100, 100 + STEPS)) if _is_causal(subject) else []
+    same = _trained(subject, trained, [7] * STEPS)
     if len(same) < STEPS or len(fresh) not in (0, STEPS):
         yield NotJudged("training", f"{STEPS} steps take more than {SECONDS} seconds")
         return
@@ -350,9 +347,18 @@ def training(subject: Subject) -> Results:
         yield finding(cause, done, found, "towards 0", "warning")
 
 
-def _trained(subject: Subject, seeds: Iterable[int]) -> list[float]:
+def _is_causal(subject: Subject) -> bool:
+    """True if logits do not depend on the tokens that they are to predict, by claim or by masks."""
+    if subject.claims.causal is not None:
+        return subject.claims.causal
+    (inputs, targets), first = sequences(subject, 7), subject.sources[0]
+    masks = {locate.pattern(locate.support(a)) for a in locate.attentions(subject)}
+    own_labels = len(targets) > 1 and targets[first] is inputs[first]
+    return masks == {"causal"} or (own_labels and "causal" in masks)
+
+
+def _trained(subject: Subject, parameters: list[Tensor], seeds: Iterable[int]) -> list[float]:
     """The loss in each step of training on these batches, for a few seconds at most."""
-    parameters = [p for p in subject.parameters.values() if p.requires_grad]
     losses: list[float] = []
     end = time.perf_counter() + SECONDS
     with restored(subject.module), torch.enable_grad(), subject.mode(training=True), no_dropout():

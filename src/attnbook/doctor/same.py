@@ -25,14 +25,9 @@ from attnbook.doctor.subject import (
     seed_all,
 )
 
-BEFORE_THE_SCALE = {"queries": "query", "keys": "key", "products of both": "products"}
+BEFORE_THE_SCALE = {"queries": "query", "keys": "key", "products of queries and keys": "products"}
 """Stages of an attention; torch's fused one scales queries and keys, others their product."""
-AFTER_IT = {
-    "logits": "logits",
-    "weights": "weights",
-    "values": "value",
-    "sums of values": "context",
-}
+AFTER = {"logits": "logits", "weights": "weights", "values": "value", "sums of values": "context"}
 HALF, ROUGH = "bfloat16", 0.05
 Pair = tuple[str, Tensor, Tensor]
 """What was compared, and what each of the two modules gave."""
@@ -71,24 +66,24 @@ def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
 
 def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
     """What the two modules give for the same calls, one kind of call after the other."""
-
-    def called(done: str, inputs: Inputs) -> Pair:
-        ours, theirs = (each.by_token(each.run(inputs)) for each in (subject, other))
-        return done, ours, theirs
-
     for done, inputs in _calls(subject):
-        yield called(done, inputs)
+        yield _called(subject, other, done, inputs)
     yield from _gradients(subject, other)
     inputs, n = subject.fresh(0), subject.n_tokens
     with subject.mode(training=True), other.mode(training=True), no_dropout():
-        yield called("training, without dropout", inputs)
+        yield _called(subject, other, "training, without dropout", inputs)
     for sizes in ([1] * n, [n - 2, 2]) if subject.claims.cache is not None else ():
         with restored(subject.module):
             pieces = in_pieces(subject, step_of(subject), inputs, sizes)
         yield f"the cache, in pieces of {sizes}", pieces, other.by_token(other.run(inputs))
     if subject.claims.half:
         with torch.autocast("cpu", torch.bfloat16):
-            yield called(HALF, inputs)
+            yield _called(subject, other, HALF, inputs)
+
+
+def _called(subject: Subject, other: Subject, done: str, inputs: Inputs) -> Pair:
+    """What the two modules give for a call."""
+    return done, subject.by_token(subject.run(inputs)), other.by_token(other.run(inputs))
 
 
 def _calls(subject: Subject) -> Iterator[tuple[str, Inputs]]:
@@ -142,7 +137,7 @@ def _gradients_at(subject: Subject, names: list[str]) -> tuple[Tensor, ...]:
 
 def _first_stage(subject: Subject, other: Subject) -> str:
     """The first stage of an attention that differs, in words, if both modules have it."""
-    inputs, stages = subject.fresh(0), BEFORE_THE_SCALE | AFTER_IT
+    inputs, stages = subject.fresh(0), BEFORE_THE_SCALE | AFTER
     pairs = zip(subject.trace(inputs).attentions, other.trace(inputs).attentions, strict=False)
     for (number, pair), name in itertools.product(enumerate(pairs), stages):
         ours, theirs = (getattr(attention, stages[name]) for attention in pair)
@@ -153,8 +148,8 @@ def _first_stage(subject: Subject, other: Subject) -> str:
         factor = float(x @ y / (y @ y))
         scaled = factor != 0 and _alike(x, factor * y)
         if masked or not (_alike(x, y) or (scaled and name in BEFORE_THE_SCALE)):
-            how = ", which are masked elsewhere" if masked else f", by a factor of {factor:.4g}"
-            how *= masked or scaled
+            by = f", by a factor of {factor:.4g}" * scaled
+            how = ", which are masked elsewhere" if masked else by
             return f"; first in the {name} of attention {number}{where(pair[0])}{how}"
     return ""
 

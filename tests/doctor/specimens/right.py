@@ -600,7 +600,7 @@ def two_tokens_ahead(m: Any, ids: Tensor) -> Tensor:
 
 def one_and_two_tokens_ahead(m: Any, ids: Tensor) -> Tensor:
     y, ahead = body(m, embedded(m, ids)), ((m.second, 2), (m.output, 1))
-    return sum(F.cross_entropy(head(y)[:, :-n].flatten(0, 1), ids[:, n:].flatten())
+    return sum(0.5 * F.cross_entropy(head(y)[:, :-n].flatten(0, 1), ids[:, n:].flatten())
                for head, n in ahead)  # fmt: skip
 
 
