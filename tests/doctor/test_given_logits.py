@@ -18,6 +18,23 @@ def shifted(by: int) -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
+def ahead(*weights: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss of several predictions: of the next token, of the one after it, and so on."""
+    return lambda logits, ids: sum(
+        weight * shifted(by)(logits, ids) for by, weight in enumerate(weights, 1)
+    )  # type: ignore[return-value]
+
+
+def ignoring(*ids: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss of the next token that leaves out targets with these ids."""
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        left_out = torch.isin(targets, torch.tensor(ids))
+        return F.cross_entropy(logits[:, :-1].mT, targets.masked_fill(left_out, -100)[:, 1:])
+
+    return loss
+
+
 def smoothed(kind: str) -> Callable[[Tensor, Tensor], Tensor]:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         logp = logits.log_softmax(-1)
@@ -37,6 +54,10 @@ COUNTED = ("padding counts in the loss",)
     [
         (shifted(1), {}, ()),
         (shifted(2), {}, ("loss shifted twice",)),
+        (ahead(1, 1), {}, ()),
+        (ahead(1, 3), {}, ()),
+        (ignoring(0), {"padding_id": 0}, ()),
+        (ignoring(0, 2), {"padding_id": 0}, ("real targets are ignored",)),
         (smoothed("right"), {"padding_id": 0}, ()),
         (smoothed("all"), {"padding_id": 0}, COUNTED),
         (smoothed("divided by all"), {"padding_id": 0}, COUNTED),

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from attnbook.doctor import diagnose
@@ -42,3 +43,39 @@ def test_a_copy_is_the_same_function_and_is_left_alone() -> None:
     assert "same as" in report.passed
     assert not report.untested
     assert all(torch.equal(x, before[name]) for name, x in other.state_dict().items())
+
+
+class ByHand(nn.Module):
+    """Causal attention by torch's function or by hand, with a parameter that may be unused."""
+
+    def __init__(self, *, fused: bool, scale: float = 8**-0.5) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+        self.unused = nn.Parameter(torch.ones(16))
+        self.fused, self.scale = fused, scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (f(x).unflatten(-1, (2, 8)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        if self.fused:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            logits = (q @ k.mT * self.scale).masked_fill(later, -torch.inf)
+            y = logits.softmax(-1) @ v + 0 * self.unused.mean()
+        return y.transpose(1, 2).flatten(2)
+
+
+def test_what_has_no_gradient_or_rounding_alone_is_no_difference() -> None:
+    one, other = ByHand(fused=True), ByHand(fused=False)
+    other.q.weight.requires_grad_(False)  # the names that are trained differ
+    assert "same as" in diagnose(one, torch.randn(2, 6, 16), same_as=other).passed
+
+
+def test_a_fused_attention_scales_its_queries_and_that_is_no_difference() -> None:
+    report = diagnose(
+        ByHand(fused=True), torch.randn(2, 6, 16), same_as=ByHand(fused=False, scale=1.0)
+    )
+    assert "first in the logits of attention 0, by a factor of 0.3536" in str(report).replace(
+        "\n            ", " "
+    )

@@ -598,6 +598,12 @@ def two_tokens_ahead(m: Any, ids: Tensor) -> Tensor:
     return next_one + 0.3 * F.cross_entropy(m.second(y)[:, :-2].mT, ids[:, 2:])
 
 
+def one_and_two_tokens_ahead(m: Any, ids: Tensor) -> Tensor:
+    y, ahead = body(m, embedded(m, ids)), ((m.second, 2), (m.output, 1))
+    return sum(0.5 * F.cross_entropy(head(y)[:, :-n].flatten(0, 1), ids[:, n:].flatten())
+               for head, n in ahead)  # fmt: skip
+
+
 def in_chunks(m: Any, ids: Tensor) -> Tensor:
     y = body(m, embedded(m, ids))[:, :-1].flatten(0, 1)
     pieces = zip(y.split(4), ids[:, 1:].flatten().split(4), strict=True)
@@ -886,6 +892,8 @@ SETTINGS = settings({
                            {"causal": True, "padding_id": 0}),
     "two tokens ahead": (model(two_tokens_ahead, second=linear(D, V)), lambda: ids(3, 9),
                          {**LM, "scale": SCALE}),
+    "two tokens ahead, equal weights": (model(one_and_two_tokens_ahead, second=linear(D, V)),
+                                        lambda: ids(3, 9), {**LM, "scale": SCALE}),
     "z-loss and smoothing": (made(z_loss), given_logits, {"padding_id": 0}),
     "masked words": (model(lambda m, ids, labels: F.cross_entropy(
         logits(m, ids).mT, labels, ignore_index=-100), attention=both_ways), hidden_words, FREE),
