@@ -360,7 +360,7 @@ def _is_causal(subject: Subject) -> bool:
 def _trained(subject: Subject, parameters: list[Tensor], seeds: Iterable[int]) -> list[float]:
     """The loss in each step of training on these batches, for a few seconds at most."""
     losses: list[float] = []
-    end = time.perf_counter() + SECONDS
+    end = time.process_time() + SECONDS
     with restored(subject.module), torch.enable_grad(), subject.mode(training=True), no_dropout():
         seed_all(0)
         for step, seed in enumerate(seeds):
@@ -372,6 +372,6 @@ def _trained(subject: Subject, parameters: list[Tensor], seeds: Iterable[int]) -
                     if gradient is not None:
                         parameter.sub_(gradient.sign(), alpha=RATE * (1 - step / STEPS))
             losses.append(float(loss.detach()))
-            if time.perf_counter() > end:
+            if time.process_time() > end:
                 break
     return losses
