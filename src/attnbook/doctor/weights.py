@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 from torch import Tensor
 
@@ -127,8 +128,8 @@ def _over_one(subject: Subject) -> Results:
 def _no_softmax(subject: Subject) -> Results:
     """Queries times keys, by a number, do not multiply the values."""
     for score in locate.trace_of(subject).of(*PRODUCTS):
-        for context, used in ahead(score, (*MOVES, *ON_WEIGHTS)) if score.between else ():
-            number = _ratio(score, context, used) if context.between else None
+        for context, _ in ahead(score, (*MOVES, *ON_WEIGHTS)) if score.between else ():
+            number = _ratio(score, context) if context.between else None
             if number is None or not _of_tokens(subject, score) or _normalised(context):
                 continue
             widths = factors(score)[0].shape[-1], width_before(score.makers[-2])
@@ -143,17 +144,15 @@ def _no_softmax(subject: Subject) -> Results:
             return
 
 
-def _ratio(score: Node, context: Node, used: Node) -> float | None:
+def _ratio(score: Node, context: Node) -> float | None:
     """The number by which a product was multiplied before it became a factor of the next one."""
-    side = next((i for i, node in enumerate(context.makers[-2:]) if node is used), None)
-    weights, products = factors(context)[side or 0], score.outputs[0]
-    if side is None or weights.numel() != products.numel():
-        return None
-    open_ = (weights != 0) & (weights > -1e3)
-    for layout in (products, products.mT):
-        ratio = (weights / layout.reshape(weights.shape))[open_].double()
-        if ratio.numel() > 3 and bool((ratio - ratio[0]).abs().max() < 1e-4 * ratio[0].abs()):
-            return float(ratio[0])
+    products = score.outputs[0]
+    for weights, layout in product(factors(context), (products, products.mT)):
+        if weights.numel() == products.numel():
+            open_ = (weights != 0) & (weights > -1e3)
+            ratio = (weights / layout.reshape(weights.shape))[open_].double()
+            if ratio.numel() > 3 and bool((ratio - ratio[0]).abs().max() < 1e-4 * ratio[0].abs()):
+                return float(ratio[0])
     return None
 
 
@@ -179,28 +178,22 @@ def _divided(subject: Subject) -> Results:
     """A linear attention that divides by a sum gives the value of tokens that are all equal."""
     if subject.n_tokens in (1, subject.n_sequences):
         return
+    nodes = subject.trace(locate.constant(subject)).nodes
     summed: set[int] = set()
-    for node in subject.trace(locate.constant(subject)).nodes:
-        sums = node.name in SUMS or node.between or any(m.index in summed for m in node.makers if m)
-        if node.depends and sums:
+    for node in nodes:
+        after_sum = any(m is not None and m.index in summed for m in node.makers)
+        if node.depends and (node.name in SUMS or node.between or after_sum):
             summed.add(node.index)
         sides = _quotient(node)
         if not sides or not summed.issuperset(side.index for side in sides):
             continue
-        over, under = (list(walk([side], lambda n: n.makers)) for side in sides)
-        both = [m for m in under if any(m is x for x in over)]
-        own = any(m is sides[0] for m in under)  # x / x.sum(): a norm, or a softmax by hand
-        if (
-            own
-            or not any(m.depends for m in both)
-            or any(m.name.rstrip("_") in BOUNDS for m in under)
-        ):
-            continue
+        under = {m.index for m in walk(sides[1:], lambda n: n.makers)}
+        if sides[0].index in under or any(nodes[i].name.rstrip("_") in BOUNDS for i in under):
+            continue  # x / x.sum() is a norm, or a softmax by hand
+        before = (m for m in walk(sides, lambda n: n.makers) if m.depends)
+        inputs = (pair for m in before for pair in m.inputs)
         # Positions, or a table that lets older tokens fade, make equal tokens differ.
-        inputs = ((maker, x) for m in (*over, *under) if m.depends for maker, x in m.inputs)
-        if not all(
-            _same(subject, x) for maker, x in inputs if not maker or maker.index not in summed
-        ):
+        if not all(_same(subject, x) for m, x in inputs if m is None or m.index not in summed):
             continue
         value = node.outputs[0]
         if value.shape == sides[0].outputs[0].shape and not _same(subject, value):
@@ -234,12 +227,11 @@ def _same(subject: Subject, x: Tensor) -> bool:
 def _against_claim(subject: Subject) -> Results:
     """What is claimed not to be causal has no causal mask that it was not given."""
     n, claimed = subject.n_tokens, subject.claims.causal is False
-    if not claimed or subject.kind == "encoder-decoder" or n < 3:
+    if not claimed or subject.kind == "encoder-decoder" or locate.inside(subject) != "causal":
         return
-    given = [x for name, x in subject.inputs.items() if name not in subject.sources]
-    if any(isinstance(x, Tensor) and x.dim() > 1 and x.shape[-1] == x.shape[-2] for x in given):
-        return
-    if locate.inside(subject) != "causal":
+    arguments = [x for name, x in subject.inputs.items() if name not in subject.sources]
+    shapes = [x.shape for x in arguments if isinstance(x, Tensor) and x.dim() > 1]
+    if n < 3 or any(shape[-1] == shape[-2] for shape in shapes):
         return
     inputs, rows = subject.fresh(0), []
     for call in (inputs, subject.replaced(inputs, subject.target, 0, n - 1)):
