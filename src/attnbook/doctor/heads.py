@@ -14,6 +14,7 @@ from attnbook.doctor.observed import (
     mixed,
     origins,
     projected,
+    sides,
     where,
 )
 from attnbook.doctor.report import Level, NotJudged
@@ -40,72 +41,60 @@ def heads(subject: Subject) -> Results:
     yield from _concatenated(subject, first, by_head)
     if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(first)
-        yield finding(
-            "identical heads", done, f"all {len(by_head)} are the same", "each head differs"
-        )
+        found = f"all {len(by_head)} are the same"
+        yield finding("identical heads", done, found, "each head differs")
 
 
-def _rows_stay(subject: Subject, first: Attention) -> Results:
+def _rows_stay(subject: Subject, a: Attention) -> Results:
     """A token is one row of queries and keys."""
     token = 1 if subject.n_tokens > 2 else 0
-    twin = _twin(subject, first, subject.target, token)
-    if twin is not None:
-        yield from _split(subject, first, _changed_rows(first.query, twin.query), token)
-    if not subject.is_self:
-        twin = _twin(subject, first, subject.attended[0], token)
-    rows = {} if twin is None else _changed_rows(first.key, twin.key)
+    queries = _changed(subject, a, "query", subject.target, token)
+    yield from _split(subject, a, queries.any(-1), token)
+    keys = _changed(subject, a, "key", subject.attended[0], token)
     # A convolution before the keys changes more than the numbers of one key.
-    if twin is None or not rows or (first.key != twin.key).sum((1, 2)).max() > first.key.shape[-1]:
-        return
-    if any(len(keys) > 1 for keys in rows.values()):
-        done = f"changed token {token}" + where(first)
-        found = f"keys {sorted(set().union(*rows.values()))} changed"
+    if keys.sum((1, 2)).max() <= keys.shape[-1] and (keys.any(-1).sum(-1) > 1).any():
+        done = f"changed token {token}" + where(a)
+        found = f"keys {keys.any(-1).any(0).nonzero().flatten().tolist()} changed"
         yield finding("keys not transposed", done, found, f"key {token} alone")
 
 
-def _twin(subject: Subject, a: Attention, source: str, token: int) -> Attention | None:
-    """The same attention in a call with another token."""
+def _changed(subject: Subject, a: Attention, side: str, source: str, token: int) -> Tensor:
+    """True for the numbers of the queries or keys that change with a token of a source."""
+    before: Tensor = getattr(a, side)
     trace = subject.trace(subject.replaced(subject.fresh(0), source, 0, token))
-    same = (twin for twin in trace.attentions if twin.score_node.index == a.score_node.index)
-    return next(same, None)
+    for twin in trace.attentions:
+        after: Tensor = getattr(twin, side)
+        if twin.score_node.index == a.score_node.index and after.shape == before.shape:
+            return before != after
+    return torch.zeros_like(before, dtype=torch.bool)
 
 
-def _changed_rows(before: Tensor, after: Tensor) -> dict[int, set[int]]:
-    """The rows that changed, for each of batch × heads in which some did."""
-    rows: dict[int, set[int]] = {}
-    if before.shape == after.shape:
-        for head, row in torch.nonzero((before != after).any(-1)).tolist():
-            rows.setdefault(head, set()).add(row)
-    return rows
-
-
-def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int) -> Results:
+def _split(subject: Subject, a: Attention, changed: Tensor, token: int) -> Results:
     """The queries that changed with a token are its row in every head."""
-    n, n_rows, n_heads = subject.n_tokens, a.weights.shape[-2], heads_in(subject, a)
+    n, n_heads, shape = subject.n_tokens, heads_in(subject, a), list(a.weights.shape)
+    heads, rows = (changed.any(axis).nonzero().flatten().tolist() for axis in (1, 0))
     if not rows or n < 3:
         return
-    done, sets = f"changed token {token} of sequence 0" + where(a), list(rows.values())
-    alike, changed = all(s == sets[0] for s in sets), sorted(set().union(*sets))
-    if n_rows != n:
-        shape = list(a.weights.shape)
-        if len(sets) == 1 < len(changed) == n_rows and shape[0] == subject.n_sequences * n:
-            found = f"the weights are {shape}: for each of {n} tokens, {n_rows} heads attend"
+    done = f"changed token {token} of sequence 0" + where(a)
+    alike = bool((changed[heads] == changed[heads[0]]).all())
+    if shape[1] != n:
+        if len(heads) == 1 < len(rows) == shape[1] and shape[0] == subject.n_sequences * n:
+            found = f"the weights are {shape}: for each of {n} tokens, {shape[1]} heads attend"
             right = "tokens attend to tokens, for each head"
             yield finding("attention between heads", done, found, right)
-    elif alike and len(sets) == n_heads and 0 not in rows and changed != [token]:
-        found = f"row {changed[0]} of sequence {min(rows) // n_heads} changed"
+    elif alike and len(heads) == n_heads and heads[0] > 0 and rows != [token]:
+        found = f"row {rows[0]} of sequence {heads[0] // n_heads} changed"
         yield finding("batch and tokens exchanged", done, found, f"row {token} of sequence 0")
-    elif not alike or (len(sets) < n_heads and changed != [token]):
-        found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
+    elif not alike or (len(heads) < n_heads and rows != [token]):
+        found = f"rows {rows} of {len(heads)} of {n_heads} heads changed"
         yield finding("split without transposing", done, found, f"row {token} of every head")
 
 
 def _tokens_stay(subject: Subject, a: Attention) -> Results:
     """A row of queries, keys or values has the numbers of one token, all of one head."""
-    sides = (a.query_node, a.query), (a.key_node, a.key), (a.value_node, a.value)
-    for node, x in sides:
-        projection, (n, d) = projected(node), x.shape[1:]
-        if projection is None or n == d or _n_rows(node) != subject.n_sequences * n:
+    for x, projection in sides(a).values():
+        n, d = x.shape[1:]
+        if projection is None or n == d or _n_rows(projection) != subject.n_sequences * n:
             continue  # attention between channels
         rows = projection.outputs[0].flatten(0, -2)
         tokens = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
@@ -117,11 +106,11 @@ def _tokens_stay(subject: Subject, a: Attention) -> Results:
             return
 
 
-def _n_rows(node: Node | None) -> int:
-    """Number of rows of the projection that a query, key or value came from."""
-    projection = projected(node)
-    known = projection is not None and projection.name != "bmm"
-    return projection.outputs[0][..., 0].numel() if known else 0
+def _n_rows(projection: Node | None) -> int:
+    """Number of tokens that were projected; zero if a token is not a row."""
+    if projection is None or projection.name == "bmm":
+        return 0
+    return projection.outputs[0][..., 0].numel()
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
@@ -129,7 +118,7 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     lengths = set(map(subject.length, subject.sources))
     for node, merged, attentions in _merged(trace):
         if subject.kind == "pictures":
-            lengths = {_n_rows(a.query_node) // subject.n_sequences for a in attentions}
+            lengths = {_n_rows(projected(a.query_node)) // subject.n_sequences for a in attentions}
         if any(a.context.shape[1] not in lengths and a.score_node.between for a in attentions):
             continue
         contexts = [a.context for a in attentions]
@@ -167,7 +156,8 @@ def _by_head(subject: Subject, trace: Trace) -> Tensor:
     if len(first.context) % subject.n_sequences:
         return first.context[:0]
     if n_heads != 1 or projection is None:
-        return first.context.unflatten(0, (-1, n_heads)).transpose(0, 1)
+        shape = -1, n_heads, *first.context.shape[1:]
+        return first.context.reshape(shape).transpose(0, 1)
     together = []  # heads that are modules: their queries are made of the same tokens
     for a in trace.attentions:
         made = projected(a.query_node)

@@ -32,6 +32,15 @@ def projected(node: Node | None) -> Node | None:
     return next((n for n, _ in path(node) if n.name in PRODUCTS), None)
 
 
+def sides(a: Attention) -> dict[str, tuple[Tensor, Node | None]]:
+    """What is multiplied in an attention, each with the product that projected it."""
+    return {
+        "query": (a.query, projected(a.query_node)),
+        "key": (a.key, projected(a.key_node)),
+        "value": (a.value, projected(a.value_node)),
+    }
+
+
 def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:
     """What a query, key or value passed, and what that gave, back to its projection."""
     queue = [] if node is None else [(node, node.outputs[0])]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants import gradients
-from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, projected, where
+from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, projected, sides, where
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Subject, seed_all, tensors_in
 from attnbook.doctor.trace import PRODUCTS, Attention, Node
@@ -23,57 +23,43 @@ def projections(subject: Subject) -> Results:
     yield from _heads_share(subject, first)
     if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
         return
-    sides = _sides(first)
-    if len({len(x) for x, _ in sides.values()}) > 1:
+    made = sides(first)
+    if len({len(x) for x, _ in made.values()}) > 1:
         return
-    for pair in itertools.combinations(sides, 2):
-        (left, left_made), (right, right_made) = (sides[name] for name in pair)
+    for pair in itertools.combinations(made, 2):
+        (left, left_made), (right, right_made) = (made[name] for name in pair)
         if left_made is None or right_made is None or set(pair) <= set(subject.claims.shared):
             continue
-        if not (_same_outputs(left_made, right_made) and _proportional(left, right)):
+        same = _same_outputs(left_made, right_made) and _proportional(left, right)
+        if not same or matrix_of(left_made) != matrix_of(right_made):
             continue
-        done, names = "compared queries, keys and values" + where(first), " and ".join(pair)
-        if matrix_of(left_made) != matrix_of(right_made):  # as after copy.deepcopy
-            found, expected = (
-                f"{names} are equal, by two equal matrices",
-                "matrices drawn one by one",
-            )
-            yield finding("projections start alike", done, found, expected, "warning")
-            return
+        done = "compared queries, keys and values" + where(first)
         # Reformer shares them, and has no third one left over.
-        spare = any(gradients(subject)) or any(_unused(subject, made) for _, made in sides.values())
+        spare = any(gradients(subject)) or any(_unused(subject, x) for _, x in made.values())
         level: Level = "error" if subject.claims.n_heads or spare else "warning"
-        found = f"{names} are the same projection of the tokens"
+        found = f"{' and '.join(pair)} are the same projection of the tokens"
         expected = f"different ones, or a claim: shared={pair}"
         yield finding("one projection for two", done, found, expected, level)
         return
-
-
-def _sides(a: Attention) -> dict[str, tuple[Tensor, Node | None]]:
-    """What is multiplied in an attention, each with the product that projected it."""
-    return {
-        "query": (a.query, projected(a.query_node)),
-        "key": (a.key, projected(a.key_node)),
-        "value": (a.value, projected(a.value_node)),
-    }
 
 
 def _overlap(subject: Subject) -> Results:
     """No two heads have a part of their numbers in common, while others are in none."""
     columns: dict[int, tuple[Node, list[set[int]]]] = {}
     for a in locate.attentions(subject):
-        for x, made in _sides(a).values():
+        for x, made in sides(a).values():
             if made is None or made.between or made.name == "bmm":
                 continue
             rows = made.outputs[0].flatten(0, -2)
-            for head in x[: heads_in(subject, a)]:
-                of_head = origins(head, rows, torch.arange(rows.shape[1]))
-                columns.setdefault(made.index, (made, []))[1].append(
-                    set(of_head.flatten().tolist())
-                )
+            at = torch.arange(rows.shape[1])
+            numbers = [origins(head, rows, at).flatten() for head in x[: heads_in(subject, a)]]
+            heads = columns.setdefault(made.index, (made, []))[1]
+            heads += [set(head.tolist()) - {-1} for head in numbers]
     for made, heads in columns.values():
-        pairs = itertools.combinations((head - {-1} for head in heads), 2)
-        spare = _unused(subject, made) if any(a & b and a != b for a, b in pairs) else 0
+        partly = any(
+            one & other and one != other for one, other in itertools.combinations(heads, 2)
+        )
+        spare = _unused(subject, made) if partly else 0
         if spare:
             done = "followed the projections into the heads" + where(made)
             width = made.outputs[0].shape[-1]
@@ -82,8 +68,10 @@ def _overlap(subject: Subject) -> Results:
             return
 
 
-def _unused(subject: Subject, made: Node) -> int:
-    """How many numbers that a projection gives get no gradient from the outputs."""
+def _unused(subject: Subject, made: Node | None) -> int:
+    """How many of the numbers that a projection gives have no effect on the outputs."""
+    if made is None:
+        return 0
     used, at = made.args[-1], matrix_of(made)
     fitting = (p for p in subject.parameters.values() if p.numel() == used.numel() and p.dim() == 2)
     matrix = next((p for p in fitting if p.data_ptr() == at and p.requires_grad), None)
@@ -92,11 +80,12 @@ def _unused(subject: Subject, made: Node) -> int:
     seed_all(0)
     with torch.enable_grad():
         outputs = [x for x in tensors_in(subject.call(subject.fresh(0))) if x.requires_grad]
+    if not outputs:
+        return 0
     mixture = [torch.randn_like(x) for x in outputs]
     gradient = torch.autograd.grad(outputs, matrix, mixture, allow_unused=True)[0]
-    if gradient is None:
-        return 0
-    return int((~gradient.any(1 if used.equal(matrix.mT) else 0)).sum())
+    axis = 1 if used.equal(matrix.mT) else 0
+    return 0 if gradient is None else int((~gradient.any(axis)).sum())
 
 
 def layers(subject: Subject) -> Results:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from itertools import product
+from itertools import permutations, product
 
 from torch import Tensor
 
@@ -49,9 +49,8 @@ def weights(subject: Subject) -> Results:
         mistake = "" if not len(sums) or _ones(sums) else _mistake(subject, a, sums)
         if mistake:
             done = "observed what multiplies the values" + where(a)
-            found = (
-                f"their sums over the keys are {float(sums.min()):.3g} to {float(sums.max()):.3g}"
-            )
+            lowest, highest = float(sums.min()), float(sums.max())
+            found = f"their sums over the keys are {lowest:.3g} to {highest:.3g}"
             axis = mistake.removeprefix("softmax over the ")
             found += f"; over the {axis} they are 1" if axis in AXES else ""
             yield finding(mistake, done, found, "each query's weights sum to 1 over the keys")
@@ -135,11 +134,11 @@ def _no_softmax(subject: Subject) -> Results:
             widths = factors(score)[0].shape[-1], width_before(score.makers[-2])
             roots = [width**-0.5 for width in widths if width]
             scaled = any(math.isclose(number, root, rel_tol=1e-3) for root in roots)
+            meant = scaled or subject.claims.scale is not None  # else a linear attention, maybe
+            level: Level = "error" if meant else "warning"
             done = "observed what multiplies the values" + where(score)
-            found, right = f"{number:.4g} × query · key", "the softmax of that"
-            level: Level = "error"
-            if subject.claims.scale is None and not scaled:
-                level, right = "warning", right + ", if it is no linear attention"
+            found = f"{number:.4g} × query · key"
+            right = "the softmax of that" + ("" if meant else ", if it is no linear attention")
             yield finding("no softmax", done, found, right, level)
             return
 
@@ -187,16 +186,15 @@ def _divided(subject: Subject) -> Results:
         sides = _quotient(node)
         if not sides or not summed.issuperset(side.index for side in sides):
             continue
-        under = {m.index for m in walk(sides[1:], lambda n: n.makers)}
-        if sides[0].index in under or any(nodes[i].name.rstrip("_") in BOUNDS for i in under):
+        under = walk(sides[1:], lambda n: n.makers)
+        if any(m is sides[0] or m.name.rstrip("_") in BOUNDS for m in under):
             continue  # x / x.sum() is a norm, or a softmax by hand
         before = (m for m in walk(sides, lambda n: n.makers) if m.depends)
         inputs = (pair for m in before for pair in m.inputs)
-        # Positions, or a table that lets older tokens fade, make equal tokens differ.
-        if not all(_same(subject, x) for m, x in inputs if m is None or m.index not in summed):
-            continue
-        value = node.outputs[0]
-        if value.shape == sides[0].outputs[0].shape and not _same(subject, value):
+        others = [x for m, x in inputs if m is None or m.index not in summed]
+        # Positions, and tables that let older tokens fade, make equal tokens differ.
+        equal = all(_same(subject, x) for x in others) and not _same(subject, node.outputs[0])
+        if equal and node.outputs[0].shape == sides[0].outputs[0].shape:
             done = "called it with equal tokens" + where(node)
             found = "what is divided by the sum of the weights depends on the position"
             right = "the value, at each position: weights sum to 1"
@@ -205,14 +203,12 @@ def _divided(subject: Subject) -> Results:
 
 
 def _quotient(node: Node) -> list[Node]:
-    """What is divided, and by what: x / y, or x * (1 / y); nothing for other operations."""
-    makers = [maker for maker in node.makers if maker is not None]
-    if len(makers) == 2 and node.name.rstrip("_") == "mul":
-        for over, factor in (makers, makers[::-1]):
-            inverse = back(factor, (*MOVES, "mul"), ("reciprocal",))
-            if inverse is not None and inverse.makers[0] is not None:
-                return [over, inverse.makers[0]]
-    return makers if len(makers) == 2 and node.name.rstrip("_") == "div" else []
+    """What is divided, and what divides it: x / y, or x * (1 / y); else nothing."""
+    kind, makers = node.name.rstrip("_"), [m for m in node.makers if m is not None]
+    for over, under in permutations(makers, 2) if kind == "mul" else ():
+        if back(under, (*MOVES, "mul"), ("reciprocal",)) is not None:
+            return [over, under]
+    return makers if kind == "div" and len(makers) == 2 else []
 
 
 def _same(subject: Subject, x: Tensor) -> bool:
@@ -233,14 +229,11 @@ def _against_claim(subject: Subject) -> Results:
     shapes = [x.shape for x in arguments if isinstance(x, Tensor) and x.dim() > 1]
     if n < 3 or any(shape[-1] == shape[-2] for shape in shapes):
         return
-    inputs, rows = subject.fresh(0), []
-    for call in (inputs, subject.replaced(inputs, subject.target, 0, n - 1)):
-        trace = subject.trace(call)
-        assert trace.output is not None
-        states = [*(a.query for a in trace.attentions), subject.by_token(trace.output)]
-        rows.append([x[:, : n - 1] for x in states if x.shape[1] == n])
+    inputs = subject.fresh(0)
+    calls = inputs, subject.replaced(inputs, subject.target, 0, n - 1)
+    earlier = [subject.by_token(subject.run(call))[:, : n - 1] for call in calls]
     # Order may be reversed between layers, so that tokens do learn of later ones.
-    if all(x.equal(y) for x, y in zip(*rows, strict=False)):
+    if earlier[0].equal(earlier[1]):
         done = "observed the weights" + where(locate.own(subject)[0])
         found, right = "no token attends to a later one", "some do: causal=False is claimed"
         yield finding("causal against the claim", done, found, right)
