@@ -134,36 +134,40 @@ def _merge(subject: Subject, trace: Trace) -> Results:
 
 def _merged(trace: Trace) -> Iterator[tuple[Node, Tensor, list[Attention]]]:
     """The products that are given heads' outputs: the product, what it is given, and of whom."""
-    by_context = {a.context_node.index: a for a in trace.attentions}
-
-    def before(node: Node) -> list[Node | None]:
-        return node.makers if node.name in JOINS and node.index not in by_context else []
-
     for node in trace.of(*PRODUCTS):
         tensors = [x for x in node.args if isinstance(x, Tensor)]
         if node.between or len(tensors) < 2:
             continue
         for tensor, maker in list(zip(tensors, node.makers, strict=False))[-2:]:
-            reached = [n.index for n in walk([maker], before) if n.index in by_context]
-            if reached:
-                yield node, tensor, [by_context[i] for i in reached]
+            if attentions := _joined(trace, maker):
+                yield node, tensor, attentions
+
+
+def _joined(trace: Trace, node: Node | None) -> list[Attention]:
+    """The attentions whose outputs a node gives, moved or put side by side."""
+    by_context = {a.context_node.index: a for a in trace.attentions}
+
+    def before(node: Node) -> list[Node | None]:
+        return node.makers if node.name in JOINS and node.index not in by_context else []
+
+    return [by_context[n.index] for n in walk([node], before) if n.index in by_context]
 
 
 def _by_head(subject: Subject, trace: Trace) -> Tensor:
     """What the heads of the first attention give, (heads, batch, tokens, d)."""
     first = trace.attentions[0]
     n_heads, projection = heads_in(subject, first), projected(first.query_node)
+    shape = first.context.shape
     if len(first.context) % subject.n_sequences:
         return first.context[:0]
     if n_heads != 1 or projection is None:
-        shape = -1, n_heads, *first.context.shape[1:]
-        return first.context.reshape(shape).transpose(0, 1)
-    together = []  # heads that are modules: their queries are made of the same tokens
-    for a in trace.attentions:
-        made = projected(a.query_node)
-        if made is not None and made.args[-2].equal(projection.args[-2]):
-            together.append(a.context)
-    return torch.stack([x for x in together if x.shape == first.context.shape])
+        return first.context.reshape(-1, n_heads, *shape[1:]).transpose(0, 1)
+    # Heads that are modules: their queries are made of the same tokens.
+    made = ((a.context, projected(a.query_node)) for a in trace.attentions)
+    tokens = projection.args[-2]
+    return torch.stack(
+        [x for x, by in made if x.shape == shape and by is not None and by.args[-2].equal(tokens)]
+    )
 
 
 def _alike(by_head: Tensor) -> bool:
@@ -177,9 +181,8 @@ def _concatenated(subject: Subject, first: Attention, by_head: Tensor) -> Result
     if projection is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
         return  # with the same values, a mean is right
     wrong = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
-    for node in walk(first.context_node.users, lambda n: n.users if n.name in REDUCES else []):
-        if node.name not in REDUCES:
-            continue
+    later = walk(first.context_node.users, lambda n: n.users if n.name in REDUCES else [])
+    for node in (n for n in later if n.name in REDUCES):
         output = node.outputs[0].flatten().sort()[0]
         if any(output.shape == x.shape and torch.allclose(output, x, atol=1e-6) for x in wrong):
             n_heads, d = len(by_head), by_head.shape[-1]
@@ -200,7 +203,8 @@ def number_of_heads(subject: Subject) -> Results:
     if not attentions:
         return
     counts = {heads_in(subject, a) for a in attentions}
-    joined = {sum(heads_in(subject, a) for a in part) for _, _, part in _merged(trace)}
+    side_by_side = (_joined(trace, node) for node in trace.of(*JOINS))
+    joined = {sum(heads_in(subject, a) for a in together) for together in side_by_side}
     width, projection = attentions[0].query.shape[-1], projected(attentions[0].query_node)
     inner = width if projection is None else projection.args[-2].shape[-1]
     fits = claimed == 1 or width * claimed <= inner
@@ -208,10 +212,8 @@ def number_of_heads(subject: Subject) -> Results:
         return
     if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in attentions):
         return  # heads says what it attends over
-    found = f"{sorted(counts)} of width {width}"
-    yield finding(
-        "wrong number of heads", "counted the heads of the weights", found, f"{claimed}, as claimed"
-    )
+    done, found = "counted the heads of the weights", f"{sorted(counts)} of width {width}"
+    yield finding("wrong number of heads", done, found, f"{claimed}, as claimed")
 
 
 def groups(subject: Subject) -> Results:

@@ -88,12 +88,12 @@ def _scalars(subject: Subject, a: Attention, parts: list[Node], right: float) ->
     if not fitted or between(logits, a.score_node) & {"clamp", "relu"}:
         return None
     of_tokens = [part for part in parts if part.between or part is a.score_node]
-    numbers = [_after(part, logits) + _sides(a, part) for part in of_tokens]
+    numbers = [_after(part, logits) + _before(a, part) for part in of_tokens]
     if not all(abs(math.prod(x) - math.prod(numbers[0])) < 1e-6 for x in numbers):
         return None
     tanh = back(logits, tuple({*MOVES, *ON_LOGITS} - {"tanh"}), ("tanh",))
     if tanh is not None:  # c * tanh(logits / c), or c * tanh(logits)
-        before = _after(a.score_node, tanh.makers[0]) + _sides(a, a.score_node)
+        before = _after(a.score_node, tanh.makers[0]) + _before(a, a.score_node)
         return before if _near(math.prod(before), right) else numbers[0]
     if len(parts) > 1:
         return numbers[0]
@@ -116,7 +116,7 @@ def _after(part: Node, end: Node | None) -> list[float]:
     return [x or 0.0 if fixed else math.nan for x, fixed in numbers if x is not None or not fixed]
 
 
-def _sides(a: Attention, part: Node) -> list[float]:
+def _before(a: Attention, part: Node) -> list[float]:
     """The numbers that queries and keys are multiplied by, before or after their projections."""
     left, right = (numbers_before(node) for node in part.makers[-2:])
     if left is None or right is None:

@@ -1,7 +1,6 @@
 """What multiplies the values: one softmax over the keys, with a mask that closes."""
 
 import math
-from collections.abc import Iterator
 from itertools import permutations, product
 
 from torch import Tensor
@@ -63,7 +62,7 @@ def _mistake(subject: Subject, a: Attention, sums: Tensor) -> str:
     soft = a.weights if by_hand else a.softmax_node.outputs[0]
     axis = -1 if by_hand else int(a.softmax_node.args[1]) % soft.dim()
     if _ones(a.softmax.sum(-1)):
-        return next(_after_softmax(subject, a), "")
+        return _after_softmax(subject, a)
     n_keys, n = a.weights.shape[-1], subject.n_sequences
     if n_keys != soft.shape[axis] and _ones(sums * soft.shape[axis] / n_keys):
         return "heads not concatenated"
@@ -79,16 +78,16 @@ def _mistake(subject: Subject, a: Attention, sums: Tensor) -> str:
     return "weights do not sum to one"
 
 
-def _after_softmax(subject: Subject, a: Attention) -> Iterator[str]:
-    """What was done to the weights of a softmax that was right."""
+def _after_softmax(subject: Subject, a: Attention) -> str:
+    """The mistake after a softmax that was right; nothing, if there are designs that do it."""
     ratio = (a.weights / a.softmax)[a.softmax > 1e-6]
-    added = (a.weights - a.softmax).unflatten(0, (subject.n_sequences, -1))
     if ratio.numel() and ratio.std() < 1e-4 * ratio.abs().mean():
-        yield "scaled after the softmax"
-    elif ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
-        yield "mask after the softmax"
-    elif subject.n_sequences > 1 and (added - added[:1]).abs().max() < 1e-5:
-        yield "weights do not sum to one"  # a bias is added
+        return "scaled after the softmax"
+    if ((ratio.abs() < 1e-6) | ((ratio - 1).abs() < 1e-4)).all():
+        return "mask after the softmax"
+    added = (a.weights - a.softmax).unflatten(0, (subject.n_sequences, -1))
+    a_bias = subject.n_sequences > 1 and bool((added - added[:1]).abs().max() < 1e-5)
+    return "weights do not sum to one" if a_bias else ""
 
 
 def _ones(sums: Tensor) -> bool:
