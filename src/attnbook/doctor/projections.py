@@ -148,11 +148,13 @@ def tying(subject: Subject) -> Results:
             done, right = "compared the parameters", "one parameter, which is trained as one"
             yield finding("copied, not tied", done, found, right, level)
             return
-    products = locate.trace_of(subject).of(*PRODUCTS)
-    if not subject.claims.tied or subject.kind not in ("tokens", "encoder-decoder") or not products:
+    if not subject.claims.tied or subject.kind not in ("tokens", "encoder-decoder"):
+        return  # without a trace, which would be kept: parameters change after this check
+    last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
+    if last is None:
         return
-    width = products[-1].outputs[0].shape[-1]
-    matrices = [_sorted(x) for x in products[-1].args if isinstance(x, Tensor)]
+    width = last.outputs[0].shape[-1]
+    matrices = [_sorted(x) for x in last.args if isinstance(x, Tensor)]
     fitting = [_sorted(table) for table in tables if len(table) == width]
     if fitting and not any(x.equal(table) for x in matrices for table in fitting):
         done = "compared the last product's matrix with the embedding"

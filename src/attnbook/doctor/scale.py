@@ -113,7 +113,8 @@ def _after(part: Node, end: Node | None) -> list[float]:
     later = {n.index for n in walk(part.users, lambda n: n.users)}
     on_way = walk([end], lambda n: [m for m in n.makers if m is not None and m.index in later])
     numbers = [scalar(n) for n in on_way if n.name.rstrip("_") in ("mul", "div")]
-    return [x or 0.0 if fixed else math.nan for x, fixed in numbers if x is not None or not fixed]
+    learned = [math.nan for _, fixed in numbers if not fixed]
+    return learned + [x for x, _ in numbers if x is not None]
 
 
 def _before(a: Attention, part: Node) -> list[float]:
@@ -148,9 +149,10 @@ def _linear(subject: Subject, a: Attention, fitted: float) -> bool:
 def _on_values(a: Attention) -> Results:
     """What the values are multiplied by is not the scale of the logits."""
     later = walk(a.context_node.users, lambda n: n.users if n.name in MOVES else [])
-    after = next((scalar(n)[0] for n in later if n.name.rstrip("_") in ("mul", "div")), None)
-    for number in (math.prod(numbers_before(a.value_node) or []), after or 1.0):
-        if math.isclose(number, a.query.shape[-1] ** -0.5, rel_tol=1e-3):
+    scaled = (scalar(n) for n in later if n.name.rstrip("_") in ("mul", "div"))
+    after, fixed = next(scaled, (None, False))
+    for number in (math.prod(numbers_before(a.value_node) or []), after if fixed else None):
+        if number and math.isclose(number, a.query.shape[-1] ** -0.5, rel_tol=1e-3):
             done = "observed what the values are multiplied by" + where(a)
             found = f"they are multiplied by {number:.4g}, too"
             yield finding("scale on the values", done, found, "only the logits are scaled")

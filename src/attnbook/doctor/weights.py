@@ -1,6 +1,7 @@
 """What multiplies the values: one softmax over the keys, with a mask that closes."""
 
 import math
+from collections.abc import Iterator
 from itertools import permutations, product
 
 from torch import Tensor
@@ -71,11 +72,13 @@ def _mistake(subject: Subject, a: Attention, sums: Tensor) -> str:
         if by_axis.shape[at] > 1 and _ones(by_axis.sum(at)):
             transposed = name == "queries" and axis == soft.dim() - 1
             return "weights transposed" if transposed else f"softmax over the {name}"
-    if by_hand and bool(((sums <= 1 + 1e-3) & (sums >= 0)).all()):
-        return ""  # a sink, or softmax plus one
-    if by_hand and _normalised(a.context_node, ("add", "add_", "stack", "cat", "sum")):
-        return ""  # divided at the end, as in flash attention, chunk by chunk
-    return "weights do not sum to one"
+    return "" if by_hand and _by_design(a, sums) else "weights do not sum to one"
+
+
+def _by_design(a: Attention, sums: Tensor) -> bool:
+    """True if there is a sink, or the sum comes at the end, as in flash attention by chunks."""
+    less = (sums <= 1 + 1e-3) & (sums >= 0)
+    return bool(less.all()) or _normalised(a.context_node, ("add", "add_", "stack", "cat", "sum"))
 
 
 def _after_softmax(subject: Subject, a: Attention) -> str:
@@ -188,17 +191,22 @@ def _divided(subject: Subject) -> Results:
         under = walk(sides[1:], lambda n: n.makers)
         if any(m is sides[0] or m.name.rstrip("_") in BOUNDS for m in under):
             continue  # x / x.sum() is a norm, or a softmax by hand
-        before = (m for m in walk(sides, lambda n: n.makers) if m.depends)
-        inputs = (pair for m in before for pair in m.inputs)
-        others = [x for m, x in inputs if m is None or m.index not in summed]
-        # Positions, and tables that let older tokens fade, make equal tokens differ.
-        equal = all(_same(subject, x) for x in others) and not _same(subject, node.outputs[0])
-        if equal and node.outputs[0].shape == sides[0].outputs[0].shape:
+        value = node.outputs[0]
+        differs = value.shape == sides[0].outputs[0].shape and not _same(subject, value)
+        if differs and all(_same(subject, x) for x in _not_summed(sides, summed)):
             done = "called it with equal tokens" + where(node)
             found = "what is divided by the sum of the weights depends on the position"
             right = "the value, at each position: weights sum to 1"
             yield finding("weights do not sum to one", done, found, right)
             return
+
+
+def _not_summed(sides: list[Node], summed: set[int]) -> Iterator[Tensor]:
+    """All inputs that are no sums: positions, or a table of decay, make them differ by token."""
+    for node in walk(sides, lambda n: n.makers):
+        for maker, x in node.inputs if node.depends else ():
+            if maker is None or maker.index not in summed:
+                yield x
 
 
 def _quotient(node: Node) -> list[Node]:
