@@ -76,7 +76,7 @@ def _mistakes(subject: Subject, a: Attention, factor: float) -> list[str]:
         "scale of the heads": [n_heads**-0.5] if n_heads > 2 or subject.claims.scale else [],
         "scale of the tokens": [n**-0.5 for n in a.weights.shape[1:]],
     }
-    return [name for name, factors in gives.items() if _near(factor, *factors)] or ["other scale"]
+    return [name for name, values in gives.items() if _near(factor, *values)] or ["other scale"]
 
 
 def _scalars(subject: Subject, a: Attention, parts: list[Node], right: float) -> list[float] | None:
