@@ -183,7 +183,6 @@ CAUSES: dict[str, Cause] = {
     "one projection for two": Cause(
         "self.query(x), self.key(x), self.value(x): three projections", ("gradients",)
     ),
-    "projections start alike": Cause("draw each matrix after copying the module"),
     "identical heads": Cause(
         "make each head anew: nn.ModuleList(Head() for _ in range(n)), and draw its weights",
         ("gradients",),

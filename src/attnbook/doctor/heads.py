@@ -1,5 +1,7 @@
 """How tokens are split into heads, and heads are merged."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -8,297 +10,229 @@ from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import (
     Results,
     equal_heads,
-    given,
     heads_in,
     mixed,
     origins,
     projected,
+    sides,
     where,
 )
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
-MERGE, SPLIT = "merge without transposing", "split without transposing"
+JOINS = (*MOVES, "cat", "stack", "mul", "div", "add_", "index_put_", "slice_scatter")
+REDUCES = (*MOVES, "cat", "stack", "mul", "div", "add_", "add", "sum", "mean")
 UNSEEN = NotJudged("heads", "no attention was observed")
 
 
 def heads(subject: Subject) -> Results:
     """A token is one row of queries, keys and values in every head, and one row afterwards."""
     trace = locate.trace_of(subject)
-    first = next(iter(trace.attentions), None)
-    if first is None:
+    if not trace.attentions:
         yield UNSEEN
         return
+    first = trace.attentions[0]
     # The rows of a picture are not its tokens.
-    split = [] if subject.kind == "pictures" else list(_rows_stay(subject, trace, first))
+    split = [] if subject.kind == "pictures" else list(_rows_stay(subject, first))
     split = split or list(_tokens_stay(subject, first))
-    yield from split
-    if not split:  # after that, no merge is right
-        yield from _merge(subject, trace)
-    yield from _concatenated(subject, trace)
-    yield from _unprojected(subject, trace)
-    yield from _all_alike(subject, trace)
+    yield from split or _merge(subject, trace)  # after a wrong split, no merge is right
+    by_head = _by_head(subject, trace)
+    yield from _concatenated(subject, first, by_head)
+    if by_head.any() and _alike(by_head):
+        done = "compared the heads' outputs" + where(first)
+        found = f"all {len(by_head)} are the same"
+        yield finding("identical heads", done, found, "each head differs")
 
 
-def _rows_stay(subject: Subject, trace: Trace, first: Attention) -> Results:
+def _rows_stay(subject: Subject, a: Attention) -> Results:
     """A token is one row of queries and keys."""
-    inputs, token = subject.fresh(0), 1 if subject.n_tokens > 2 else 0
-    other = subject.trace(subject.replaced(inputs, subject.target, 0, token))
-    twin = next((a for a in other.attentions if a.score_node.index == first.score_node.index), None)
-    rows = {} if twin is None else _rows(first.query, twin.query)
-    yield from _split(subject, first, rows, token)
-    if not subject.is_self:
-        other = subject.trace(subject.replaced(inputs, subject.attended[0], 0, token))
-        twin = next(iter(other.attentions), None)
-    if twin is not None and twin.key.shape == first.key.shape:
-        yield from _keys(first, twin, token)
+    token = 1 if subject.n_tokens > 2 else 0
+    queries = _changed(subject, a, "query", subject.target, token)
+    yield from _split(subject, a, queries.any(-1), token)
+    keys = _changed(subject, a, "key", subject.attended[0], token)
+    # A convolution before the keys changes more than the numbers of one key.
+    if keys.sum((1, 2)).max() <= keys.shape[-1] and (keys.any(-1).sum(-1) > 1).any():
+        done = f"changed token {token}" + where(a)
+        found = f"keys {keys.any(-1).any(0).nonzero().flatten().tolist()} changed"
+        yield finding("keys not transposed", done, found, f"key {token} alone")
 
 
-def _rows(one: Tensor, other: Tensor) -> dict[int, set[int]]:
-    """In which batches × heads which rows changed."""
-    rows: dict[int, set[int]] = {}
-    if one.shape == other.shape:
-        for n, row in torch.nonzero((one != other).any(-1)).tolist():
-            rows.setdefault(n, set()).add(row)
-    return rows
+def _changed(subject: Subject, a: Attention, side: str, source: str, token: int) -> Tensor:
+    """True for the numbers of the queries or keys that change with a token of a source."""
+    before: Tensor = getattr(a, side)
+    trace = subject.trace(subject.replaced(subject.fresh(0), source, 0, token))
+    for twin in trace.attentions:
+        after: Tensor = getattr(twin, side)
+        if twin.score_node.index == a.score_node.index and after.shape == before.shape:
+            return before != after
+    return torch.zeros_like(before, dtype=torch.bool)
 
 
-def _split(subject: Subject, a: Attention, rows: dict[int, set[int]], token: int) -> Results:
-    n, length, n_heads = subject.n_tokens, a.weights.shape[-2], heads_in(subject, a)
+def _split(subject: Subject, a: Attention, changed: Tensor, token: int) -> Results:
+    """The queries that changed with a token are its row in every head."""
+    n, n_heads, shape = subject.n_tokens, heads_in(subject, a), list(a.weights.shape)
+    heads, rows = (changed.any(axis).nonzero().flatten().tolist() for axis in (1, 0))
     if not rows or n < 3:
         return
     done = f"changed token {token} of sequence 0" + where(a)
-    sets = list(rows.values())
-    if length != n:
-        between = len(sets) == 1 and len(sets[0]) == length > 1
-        if between and len(a.weights) == subject.n_sequences * n:
-            shape = list(a.weights.shape)
-            found = f"the weights are {shape}: for each of {n} tokens, {length} heads attend"
+    alike = bool((changed[heads] == changed[heads[0]]).all())
+    if shape[1] != n:
+        if len(heads) == 1 < len(rows) == shape[1] and shape[0] == subject.n_sequences * n:
+            found = f"the weights are {shape}: for each of {n} tokens, {shape[1]} heads attend"
             right = "tokens attend to tokens, for each head"
             yield finding("attention between heads", done, found, right)
-    elif 0 not in rows and len(sets) == n_heads and all(s == sets[0] != {token} for s in sets):
-        found = f"row {min(sets[0])} of sequence {min(rows) // n_heads} changed"
-        cause, right = "batch and tokens exchanged", f"row {token} of sequence 0"
-        yield finding(cause, done, found, right)
-    elif any(s != sets[0] for s in sets) or (len(sets) < n_heads and sets[0] != {token}):
-        changed = sorted(set().union(*sets))
-        found = f"rows {changed} of {len(sets)} of {n_heads} heads changed"
-        right = f"row {token} of every head"
-        yield finding(SPLIT, done, found, right)
+    elif alike and len(heads) == n_heads and heads[0] > 0 and rows != [token]:
+        found = f"row {rows[0]} of sequence {heads[0] // n_heads} changed"
+        yield finding("batch and tokens exchanged", done, found, f"row {token} of sequence 0")
+    elif not alike or (len(heads) < n_heads and rows != [token]):
+        found = f"rows {rows} of {len(heads)} of {n_heads} heads changed"
+        yield finding("split without transposing", done, found, f"row {token} of every head")
 
 
 def _tokens_stay(subject: Subject, a: Attention) -> Results:
     """A row of queries, keys or values has the numbers of one token, all of one head."""
-    sides = (a.query_node, a.query), (a.key_node, a.key), (a.value_node, a.value)
-    for node, x in sides:
-        made, (n, d) = projected(node), x.shape[1:]
-        if made is None or n == d or _rows_of(node) != subject.n_sequences * n:
+    for x, projection in sides(a).values():
+        n, d = x.shape[1:]
+        if projection is None or n == d or _n_rows(projection) != subject.n_sequences * n:
             continue  # attention between channels
-        rows = made.outputs[0].flatten(0, -2)
-        found = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
-        by_head = found.amax(1).view(-1, n).tolist()
-        if mixed(found) or any(min(x) >= 0 and len(set(x)) < n for x in by_head):
+        rows = projection.outputs[0].flatten(0, -2)
+        tokens = origins(x.flatten(0, 1), rows, torch.arange(len(rows))[:, None])
+        by_head = tokens.amax(1).view(-1, n).tolist()
+        if mixed(tokens) or any(min(head) >= 0 and len(set(head)) < n for head in by_head):
             done = "followed the projections into the heads" + where(a)
-            said, right = (
-                "a head's row has several tokens, or a part of one",
-                "each is of one token",
-            )
-            yield finding(SPLIT, done, said, right)
+            found = "a head's row has several tokens, or a part of one"
+            yield finding("split without transposing", done, found, "each is of one token")
             return
 
 
-def _rows_of(node: Node | None) -> int:
-    """How many rows the projection has that made it."""
-    made = projected(node)
-    return 0 if made is None or made.name == "bmm" else made.outputs[0][..., 0].numel()
-
-
-def _keys(a: Attention, twin: Attention, token: int) -> Results:
-    """A token's numbers are in one key, though a matrix of keys may be square."""
-    rows, d = _rows(a.key, twin.key), a.key.shape[-1]
-    moved = (a.key != twin.key).sum((1, 2)).max() <= d if rows else False  # by no convolution
-    if moved and any(len(r) > 1 for r in rows.values()):
-        done = f"changed token {token}" + where(a)
-        found = f"keys {sorted(set().union(*rows.values()))} changed"
-        yield finding("keys not transposed", done, found, f"key {token} alone")
+def _n_rows(projection: Node | None) -> int:
+    """Number of tokens that were projected; zero if a token is not a row."""
+    if projection is None or projection.name == "bmm":
+        return 0
+    return projection.outputs[0][..., 0].numel()
 
 
 def _merge(subject: Subject, trace: Trace) -> Results:
     """The values of one row after the merge come from one query."""
     lengths = set(map(subject.length, subject.sources))
-    for node, merged, reached in _merged(trace):
-        contexts = [a for a in trace.attentions if a.context_node.index in reached]
+    for node, merged, attentions in _merged(trace):
         if subject.kind == "pictures":
-            lengths = {_rows_of(a.query_node) // subject.n_sequences for a in contexts}
-        if any(a.context.shape[1] not in lengths and a.score_node.between for a in contexts):
+            lengths = {_n_rows(projected(a.query_node)) // subject.n_sequences for a in attentions}
+        if any(a.context.shape[1] not in lengths and a.score_node.between for a in attentions):
             continue
-        tokens = mixed(_queries(merged.reshape(-1, merged.shape[-1]), contexts))
+        contexts = [a.context for a in attentions]
+        queries = [torch.arange(x.shape[1])[:, None].expand_as(x).flatten() for x in contexts]
+        values, rows = torch.cat([x.flatten() for x in contexts]), merged.flatten(0, -2)
+        tokens = mixed(origins(rows, values, torch.cat(queries)))
         if tokens:
-            done, cause = f"followed the heads' outputs into {node.module or node.name}", MERGE
+            done = f"followed the heads' outputs into {node.module or node.name}"
             found, right = f"a row has numbers of tokens {tokens}", "of one token, of all heads"
-            yield finding(cause, done, found, right)
+            yield finding("merge without transposing", done, found, right)
             return
 
 
-def _merged(trace: Trace) -> list[tuple[Node, Tensor, set[int]]]:
-    """Products, and their input, if it is made of contexts by moving numbers alone."""
-    contexts = {a.context_node.index for a in trace.attentions}
-    found = []
+def _merged(trace: Trace) -> Iterator[tuple[Node, Tensor, list[Attention]]]:
+    """The products that are given heads' outputs: the product, what it is given, and of whom."""
     for node in trace.of(*PRODUCTS):
-        data = [x for x in node.args if isinstance(x, Tensor)]
-        if node.between or len(data) < 2:
+        tensors = [x for x in node.args if isinstance(x, Tensor)]
+        if node.between or len(tensors) < 2:
             continue
-        producers = [n for n, _ in node.inputs]
-        for tensor, producer in list(zip(data, producers, strict=False))[-2:]:
-            reached = _contexts(producer, contexts)
-            if reached:
-                found.append((node, tensor, reached))
-    return found
+        for tensor, maker in list(zip(tensors, node.makers, strict=False))[-2:]:
+            if attentions := _joined(trace, maker):
+                yield node, tensor, attentions
 
 
-def _contexts(node: Node | None, contexts: set[int]) -> set[int]:
-    """Those that a node is made of by moving numbers alone."""
+def _joined(trace: Trace, node: Node | None) -> list[Attention]:
+    """The attentions whose outputs a node gives, moved or put side by side."""
+    by_context = {a.context_node.index: a for a in trace.attentions}
 
-    def before(now: Node) -> list[Node | None]:
-        moved = now.name in (*MOVES, "cat", "stack") and now.index not in contexts
-        return now.makers if moved else []
+    def before(node: Node) -> list[Node | None]:
+        return node.makers if node.name in JOINS and node.index not in by_context else []
 
-    return contexts & {now.index for now in walk([node], before)}
-
-
-def _queries(rows: Tensor, contexts: list[Attention]) -> Tensor:
-    """For each number, the query in whose context it is."""
-    values = torch.cat([a.context.flatten() for a in contexts])
-    index = [torch.arange(a.context.shape[1])[None, :, None].expand_as(a.context) for a in contexts]
-    return origins(rows, values, torch.cat([x.flatten() for x in index]))
+    return [by_context[n.index] for n in walk([node], before) if n.index in by_context]
 
 
 def _by_head(subject: Subject, trace: Trace) -> Tensor:
     """What the heads of the first attention give, (heads, batch, tokens, d)."""
     first = trace.attentions[0]
-    n_heads, made = heads_in(subject, first), projected(first.query_node)
+    n_heads, projection = heads_in(subject, first), projected(first.query_node)
+    shape = first.context.shape
     if len(first.context) % subject.n_sequences:
         return first.context[:0]
-    if n_heads != 1 or made is None:
-        shape = -1, n_heads, *first.context.shape[1:]
-        return first.context.reshape(shape).transpose(0, 1)
-    together = []  # a list of heads
-    for a in trace.attentions:
-        other = projected(a.query_node)
-        if other is not None and other.args[-2].equal(made.args[-2]):
-            together.append(a.context)
-    return torch.stack([x for x in together if x.shape == first.context.shape])
-
-
-def _concatenated(subject: Subject, trace: Trace) -> Results:
-    """Heads of a part of the width are put side by side: no sum or mean of them is made."""
-    first, by_head = trace.attentions[0], _by_head(subject, trace)
-    made, values = projected(first.query_node), first.value[: heads_in(subject, first)]
-    if made is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
-        return  # with the same values, a mean is right
-    wanted = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
-    through = (*MOVES, "mean", "sum", "add", "add_", "div", "mul", "stack", "cat")
-    for node in walk(first.context_node.users, lambda n: n.users if n.name in through else []):
-        if node.name not in through:
-            continue
-        gave = node.outputs[0].flatten().sort()[0]
-        if any(gave.shape == x.shape and torch.allclose(gave, x, atol=1e-6) for x in wanted):
-            n_heads, d = len(by_head), by_head.shape[-1]
-            again = any(u.outputs[0].numel() == n_heads * len(gave) for u in node.users)
-            part = subject.claims.n_heads or again or n_heads * d <= made.args[-2].shape[-1]
-            level: Level = "error" if part else "warning"
-            done, right = "followed the heads' outputs", f"side by side, of width {n_heads * d}"
-            found = f"{n_heads} heads of width {d} become one of width {d}, by {node.name}"
-            cause = "heads not concatenated"
-            yield finding(cause, done + where(first), found, right, level)
-            return
-
-
-def _unprojected(subject: Subject, trace: Trace) -> Results:
-    """If there is a matrix for what the heads give together, it is used."""
-    first, by_head = trace.attentions[0], _by_head(subject, trace)
-    x, through = given(first.query_node), (*MOVES, "cat", "stack", "native_dropout", "mul")
-    later = walk(first.context_node.users, lambda n: n.users if n.name in through else [])
-    if x is None or any(n.name in PRODUCTS for n in later):
-        return
-    used = {id(tensor) for node in trace.nodes for _, tensor in node.inputs}
-    shape = x.shape[-1], len(by_head) * by_head.shape[-1]
-    spare = [n for n, p in subject.parameters.items() if id(p) not in used and p.shape == shape]
-    if spare:
-        done, found = "followed the heads' outputs" + where(first), "no matrix is applied to them"
-        found, right = f"{found}, and {spare[0]} takes no part", "the output projection is"
-        yield finding("parameter not used", done, found, right)
+    if n_heads != 1 or projection is None:
+        return first.context.reshape(-1, n_heads, *shape[1:]).transpose(0, 1)
+    # Heads that are modules: their queries are made of the same tokens.
+    made = ((a.context, projected(a.query_node)) for a in trace.attentions)
+    tokens = projection.args[-2]
+    return torch.stack(
+        [x for x, by in made if x.shape == shape and by is not None and by.args[-2].equal(tokens)]
+    )
 
 
 def _alike(by_head: Tensor) -> bool:
+    """True if there are several heads, and all are equal."""
     return len(by_head) > 1 and len(set(equal_heads(by_head))) == 1
 
 
-def _all_alike(subject: Subject, trace: Trace) -> Results:
-    """No two heads have the same weights."""
-    by_head = _by_head(subject, trace)
-    if by_head.any() and _alike(by_head):
-        done = "compared the heads' outputs" + where(trace.attentions[0])
-        found = f"all {len(by_head)} are the same"
-        yield finding("identical heads", done, found, "each head differs")
+def _concatenated(subject: Subject, first: Attention, by_head: Tensor) -> Results:
+    """Heads of a part of the width are put side by side: no sum or mean of them is made."""
+    projection, values = projected(first.query_node), first.value[: heads_in(subject, first)]
+    if projection is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
+        return  # with the same values, a mean is right
+    wrong = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
+    later = walk(first.context_node.users, lambda n: n.users if n.name in REDUCES else [])
+    for node in (n for n in later if n.name in REDUCES):
+        output = node.outputs[0].flatten().sort()[0]
+        if any(output.shape == x.shape and torch.allclose(output, x, atol=1e-6) for x in wrong):
+            n_heads, d = len(by_head), by_head.shape[-1]
+            repeated = any(u.outputs[0].numel() == n_heads * len(output) for u in node.users)
+            narrow = n_heads * d <= projection.args[-2].shape[-1]
+            # Some designs have heads of the whole width, and add them.
+            level: Level = "error" if subject.claims.n_heads or repeated or narrow else "warning"
+            done, right = "followed the heads' outputs", f"side by side, of width {n_heads * d}"
+            found = f"{n_heads} heads of width {d} become one of width {d}, by {node.name}"
+            yield finding("heads not concatenated", done + where(first), found, right, level)
+            return
 
 
 def number_of_heads(subject: Subject) -> Results:
     """There are as many heads as claimed."""
-    claimed = subject.claims.n_heads or 1
-    found = [a for a in locate.attentions(subject) if len(a.weights) % subject.n_sequences == 0]
-    if not found:
+    claimed, trace = subject.claims.n_heads or 1, locate.trace_of(subject)
+    attentions = [a for a in trace.attentions if len(a.weights) % subject.n_sequences == 0]
+    if not attentions:
         return
-    counts = {heads_in(subject, a) for a in found}
-    side_by_side = {sum(heads_in(subject, a) for a in group) for group in _side_by_side(found)}
-    a_list = counts == {1} and len(found) % claimed == 0 and not _whole(found[0], claimed)
-    if claimed in counts | side_by_side or a_list:
+    counts = {heads_in(subject, a) for a in attentions}
+    side_by_side = (_joined(trace, node) for node in trace.of(*JOINS))
+    joined = {sum(heads_in(subject, a) for a in together) for together in side_by_side}
+    width, projection = attentions[0].query.shape[-1], projected(attentions[0].query_node)
+    inner = width if projection is None else projection.args[-2].shape[-1]
+    fits = claimed == 1 or width * claimed <= inner
+    if claimed in counts | joined or (counts == {1} and len(attentions) % claimed == 0 and fits):
         return
-    if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in found):
+    if any(a.weights.shape[-2] not in map(subject.length, subject.sources) for a in attentions):
         return  # heads says what it attends over
-    done, right = "counted the heads of the weights", f"{claimed}, as claimed"
-    said = f"{sorted(counts)} of width {found[0].query.shape[-1]}"
-    yield finding("wrong number of heads", done, said, right)
-
-
-def _side_by_side(found: list[Attention]) -> list[list[Attention]]:
-    """Attentions whose outputs become one tensor, before any matrix."""
-    through = (*MOVES, "mul", "div", "cat", "stack", "add_", "index_put_", "slice_scatter")
-    groups: dict[int, list[Attention]] = {}
-    for a in found:
-        later = walk(a.context_node.users, lambda n: n.users if n.name in through else [])
-        for node in (n for n in later if n.name in through):
-            groups.setdefault(node.index, []).append(a)
-    return list(groups.values())
-
-
-def _whole(a: Attention, claimed: int) -> bool:
-    """Whether one head is as wide as all the heads claimed would be together."""
-    made = projected(a.query_node)
-    width = a.query.shape[-1]
-    inner = made.args[-2].shape[-1] if made is not None else width
-    return claimed > 1 and bool(width * claimed > inner)
+    done, found = "counted the heads of the weights", f"{sorted(counts)} of width {width}"
+    yield finding("wrong number of heads", done, found, f"{claimed}, as claimed")
 
 
 def groups(subject: Subject) -> Results:
     """Neighbouring query heads share a key head."""
     claimed = subject.claims.n_kv_heads
-    for a in locate.attentions(subject)[:1]:
-        n_heads = heads_in(subject, a)
-        if n_heads < 2 or len(a.key) % subject.n_sequences:
-            return
-        keys, values = equal_heads(a.key[:n_heads]), equal_heads(a.value[:n_heads])
-        distinct = len(set(keys))
-        if claimed is not None and distinct != claimed:
-            done, found = "compared the keys of the heads", f"{distinct} different key heads"
-            right = f"{claimed}, as claimed"
-            yield finding("wrong number of heads", done, found, right)
-            return
-        right_keys = [h // (n_heads // distinct) for h in range(n_heads)]
-        if distinct not in (1, n_heads) and not keys == values == right_keys:
-            level: Level = "error" if keys != values else "warning"  # as in x-transformers
-            done = "compared the keys and values of the heads"
-            found = f"query heads use key heads {keys} and value heads {values}"
-            right = f"{right_keys}, in most published models"
-            yield finding("other groups of heads", done, found, right, level)
+    first = next(iter(locate.attentions(subject)), None)
+    n_heads = 1 if first is None else heads_in(subject, first)
+    if first is None or n_heads < 2 or len(first.key) % subject.n_sequences:
+        return
+    keys, values = equal_heads(first.key[:n_heads]), equal_heads(first.value[:n_heads])
+    distinct = len(set(keys))
+    if claimed is not None and distinct != claimed:
+        done, found = "compared the keys of the heads", f"{distinct} different key heads"
+        yield finding("wrong number of heads", done, found, f"{claimed}, as claimed")
+        return
+    neighbours = [h // (n_heads // distinct) for h in range(n_heads)]
+    if distinct not in (1, n_heads) and not keys == values == neighbours:
+        level: Level = "error" if keys != values else "warning"  # as in x-transformers
+        done = "compared the keys and values of the heads"
+        found = f"query heads use key heads {keys} and value heads {values}"
+        right = f"{neighbours}, in most published models"
+        yield finding("other groups of heads", done, found, right, level)

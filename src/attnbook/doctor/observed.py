@@ -12,9 +12,10 @@ from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, w
 Results = Iterator[Finding | NotJudged]
 
 
-def where(a: Attention | None) -> str:
-    """The module that an attention is in, for a sentence."""
-    return f" in {a.softmax_node.module}" if a is not None and a.softmax_node.module else ""
+def where(at: Attention | Node | None) -> str:
+    """The module that an attention or an operation is in, for a sentence."""
+    node = at.softmax_node if isinstance(at, Attention) else at
+    return f" in {node.module}" if node is not None and node.module else ""
 
 
 def heads_in(subject: Subject, a: Attention) -> int:
@@ -29,6 +30,15 @@ def heads_in(subject: Subject, a: Attention) -> int:
 def projected(node: Node | None) -> Node | None:
     """The product that a query, key or value comes from."""
     return next((n for n, _ in path(node) if n.name in PRODUCTS), None)
+
+
+def sides(a: Attention) -> dict[str, tuple[Tensor, Node | None]]:
+    """What is multiplied in an attention, each with the product that projected it."""
+    return {
+        "query": (a.query, projected(a.query_node)),
+        "key": (a.key, projected(a.key_node)),
+        "value": (a.value, projected(a.value_node)),
+    }
 
 
 def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:

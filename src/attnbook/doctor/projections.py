@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants import gradients
-from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, path, projected, where
+from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, projected, sides, where
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Subject, seed_all, tensors_in
 from attnbook.doctor.trace import PRODUCTS, Attention, Node
@@ -17,123 +17,103 @@ from attnbook.doctor.trace import PRODUCTS, Attention, Node
 def projections(subject: Subject) -> Results:
     """Queries, keys and values are three different projections."""
     yield from _overlap(subject)
-    for a in locate.attentions(subject)[:1]:
-        yield from _heads_share(subject, a)
-        if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
-            return
-        given = {"query": a.query, "key": a.key, "value": a.value}
-        nodes = (a.query_node, a.key_node, a.value_node)
-        made = dict(zip(given, map(projected, nodes), strict=True))
-        if len(set(map(len, given.values()))) > 1:
-            return
-        for left, right in (("query", "key"), ("key", "value"), ("query", "value")):
-            one, other = made[left], made[right]
-            if one is None or other is None or {left, right} <= set(subject.claims.shared):
-                continue
-            if not (_same_outputs(one, other) and _proportional(given[left], given[right])):
-                continue
-            if matrix_of(one) != matrix_of(other):  # as after copy.deepcopy
-                cause, error = "projections start alike", False
-                found = f"{left} and {right} are equal, by two equal matrices"
-                right_ = "matrices drawn one by one"
-            else:
-                # Reformer shares them, and has no third one left over.
-                error = bool(subject.claims.n_heads or any(gradients(subject)))
-                error = error or any(_unused(subject, n) for n in made.values() if n is not None)
-                cause = "one projection for two"
-                found = f"{left} and {right} are the same projection of the tokens"
-                right_ = f'different ones, or a claim: shared=("{left}", "{right}")'
-            done = "compared queries, keys and values" + where(a)
-            level: Level = "error" if error else "warning"
-            yield finding(cause, done, found, right_, level)
-            return
+    first = next(iter(locate.attentions(subject)), None)
+    if first is None:
+        return
+    yield from _heads_share(subject, first)
+    if not subject.parameters or (subject.kind == "attention" and not subject.is_self):
+        return
+    made = sides(first)
+    if len({len(x) for x, _ in made.values()}) > 1:
+        return
+    for pair in itertools.combinations(made, 2):
+        (left, left_made), (right, right_made) = (made[name] for name in pair)
+        if left_made is None or right_made is None or set(pair) <= set(subject.claims.shared):
+            continue
+        same = _same_outputs(left_made, right_made) and _proportional(left, right)
+        if not same or matrix_of(left_made) != matrix_of(right_made):
+            continue
+        done = "compared queries, keys and values" + where(first)
+        # Reformer shares them, and has no third one left over.
+        spare = any(gradients(subject)) or any(_unused(subject, x) for _, x in made.values())
+        level: Level = "error" if subject.claims.n_heads or spare else "warning"
+        found = f"{' and '.join(pair)} are the same projection of the tokens"
+        expected = f"different ones, or a claim: shared={pair}"
+        yield finding("one projection for two", done, found, expected, level)
+        return
 
 
 def _overlap(subject: Subject) -> Results:
-    """No number of a projection is given to two heads while another is given to none."""
-    found = locate.attentions(subject)
-    for side in ("query_node", "key_node", "value_node"):
-        columns: dict[int, tuple[Node, Tensor]] = {}
-        for a in found:
-            node: Node | None = getattr(a, side)
-            made = projected(node)
-            if node is None or made is None or made.between or made.name == "bmm":
+    """No two heads have a part of their numbers in common, while others are in none."""
+    columns: dict[int, tuple[Node, list[set[int]]]] = {}
+    for a in locate.attentions(subject):
+        for x, made in sides(a).values():
+            if made is None or made.between or made.name == "bmm":
                 continue
             rows = made.outputs[0].flatten(0, -2)
             at = torch.arange(rows.shape[1])
-            parts = [x for n, x in path(node) if n is not made and x.dim() > 1]
-            every = (origins(x.flatten(0, -2), rows, at) for x in parts)
-            of = next((found for found in every if (found >= 0).all()), at)  # before it is scaled
-            counts = torch.bincount(of.flatten(), minlength=rows.shape[1])
-            columns[made.index] = made, counts + columns.get(made.index, (made, 0))[1]
-        for made, counts in columns.values():
-            spare = _unused(subject, made) if len(set(counts[counts > 0].tolist())) > 1 else 0
-            if spare:
-                done = "followed the projections into the heads" + locate.in_module(made)
-                said = f"some numbers are in several heads, and {spare} of {len(counts)} in none"
-                right = "each number is of one head"
-                yield finding("heads overlap", done, said, right)
-                return
+            numbers = [origins(head, rows, at).flatten() for head in x[: heads_in(subject, a)]]
+            heads = columns.setdefault(made.index, (made, []))[1]
+            heads += [set(head.tolist()) - {-1} for head in numbers]
+    for made, heads in columns.values():
+        partly = any(
+            one & other and one != other for one, other in itertools.combinations(heads, 2)
+        )
+        spare = _unused(subject, made) if partly else 0
+        if spare:
+            done = "followed the projections into the heads" + where(made)
+            width = made.outputs[0].shape[-1]
+            found = f"some numbers are in several heads, and {spare} of {width} in none"
+            yield finding("heads overlap", done, found, "each number is of one head")
+            return
 
 
-def _unused(subject: Subject, made: Node) -> int:
-    """How many numbers that a projection gives have no effect on anything."""
-    at = matrix_of(made)
-    matrix = next((p for p in subject.parameters.values() if p.data_ptr() == at), None)
-    if matrix is None or not matrix.requires_grad or matrix.dim() != 2:
+def _unused(subject: Subject, made: Node | None) -> int:
+    """How many of the numbers that a projection gives have no effect on the outputs."""
+    if made is None:
         return 0
-    turned = made.args[-1].equal(matrix.mT)
-    if not (turned or made.args[-1].equal(matrix)):
+    used, at = made.args[-1], matrix_of(made)
+    fitting = (p for p in subject.parameters.values() if p.numel() == used.numel() and p.dim() == 2)
+    matrix = next((p for p in fitting if p.data_ptr() == at and p.requires_grad), None)
+    if matrix is None:
         return 0
-    inputs = subject.fresh(0)
-
-    def outputs() -> list[Tensor]:
-        seed_all(0)
-        given = tensors_in(subject.call(inputs))
-        return [x for x in given if x.is_floating_point()]
-
+    seed_all(0)
     with torch.enable_grad():
-        before = [x for x in outputs() if x.requires_grad]
-        drawn = torch.Generator().manual_seed(0)
-        mixture = [(x * torch.randn(x.shape, generator=drawn).to(x)).sum() for x in before]
-        total = torch.stack(mixture).sum() if mixture else None
-        found = [] if total is None else torch.autograd.grad(total, [matrix], allow_unused=True)
-    if not found or found[0] is None:
+        outputs = [x for x in tensors_in(subject.call(subject.fresh(0))) if x.requires_grad]
+    if not outputs:
         return 0
-    spare, kept = ~found[0].any(1 if turned else 0), matrix.detach().clone()
-    with torch.no_grad():
-        one = outputs()
-        try:
-            (matrix if turned else matrix.mT)[spare] += 1 + kept.abs().max()
-            other = outputs()
-        finally:
-            matrix.copy_(kept)
-    return int(spare.sum()) if all(map(torch.equal, one, other)) else 0
+    mixture = [torch.randn_like(x) for x in outputs]
+    gradient = torch.autograd.grad(outputs, matrix, mixture, allow_unused=True)[0]
+    axis = 1 if used.equal(matrix.mT) else 0
+    return 0 if gradient is None else int((~gradient.any(axis)).sum())
 
 
 def layers(subject: Subject) -> Results:
     """Each layer has matrices of its own, and they differ at the start."""
     made = [node for a in locate.attentions(subject) if (node := projected(a.query_node))]
-    for one, other in itertools.combinations(made, 2):
-        a, b = one.args[-1], other.args[-1]
-        if one.between or a.shape != b.shape or not a.equal(b) or _same_outputs(one, other):
+    for first, later in itertools.combinations(made, 2):
+        a, b = first.args[-1], later.args[-1]
+        if first.between or not a.equal(b) or _same_outputs(first, later):
             continue
-        same = matrix_of(one) == matrix_of(other)
         done = "compared the matrices of the layers' queries"
-        found = "one matrix is used more than once" if same else "two are equal"
-        level: Level = "note" if same else "warning"  # ALBERT has one layer
-        cause = "one layer many times" if same else "layers start alike"
-        right = "a matrix for each layer" + (", if it is no shared one" if same else ", drawn anew")
-        yield finding(cause, done, found + locate.in_module(other), right, level)
+        if matrix_of(first) == matrix_of(later):  # as in ALBERT
+            found = "one matrix is used more than once" + locate.in_module(later)
+            right = "a matrix for each layer, if it is no shared one"
+            yield finding("one layer many times", done, found, right, "note")
+        else:
+            found = "two are equal" + locate.in_module(later)
+            right = "a matrix for each layer, drawn anew"
+            yield finding("layers start alike", done, found, right, "warning")
         return
 
 
 def _same_outputs(one: Node, other: Node) -> bool:
+    """True if two products give the same."""
     return one is other or one.outputs[0].equal(other.outputs[0])
 
 
 def _proportional(a: Tensor, b: Tensor) -> bool:
-    """Whether the rows are the same but for a factor and a rotation."""
+    """True if the rows are the same but for a factor and a rotation."""
     if a.shape != b.shape:
         return False
     ratio = a.norm(dim=-1) / b.norm(dim=-1).clamp(min=1e-30)
@@ -145,12 +125,9 @@ def _proportional(a: Tensor, b: Tensor) -> bool:
 def _heads_share(subject: Subject, a: Attention) -> Results:
     """Each head has a projection of its own, of the whole width."""
     made, n_heads, n = projected(a.query_node), heads_in(subject, a), subject.n_tokens
-    if made is None or n_heads < 2 or made.name not in ("mm", "addmm"):
+    if made is None or n_heads < 2 or "heads" in subject.claims.shared or made.name == "bmm":
         return
-    if "heads" in subject.claims.shared:
-        return
-    rows, inner = made.args[-2].shape[-2:]
-    width = a.query.shape[-1]
+    width, (rows, inner) = a.query.shape[-1], made.args[-2].shape[-2:]
     if inner == width and rows == subject.n_sequences * n_heads * n and n == a.query.shape[-2]:
         level: Level = "error" if subject.claims.n_heads else "warning"
         done = "observed the projection of the queries" + where(a)
@@ -171,14 +148,19 @@ def tying(subject: Subject) -> Results:
             done, right = "compared the parameters", "one parameter, which is trained as one"
             yield finding("copied, not tied", done, found, right, level)
             return
-    if subject.claims.tied and subject.kind in ("tokens", "encoder-decoder"):
-        last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
-        if last is None:
-            return
-        width = last.outputs[0].shape[-1]
-        used = [x.flatten().sort()[0] for x in last.args if isinstance(x, Tensor)]
-        fitting = [t.detach().flatten().sort()[0] for t in tables if len(t) == width]
-        if fitting and not any(x.equal(table) for x in used for table in fitting):
-            done = "compared the last product's matrix with the embedding"
-            right = "the same matrix, as claimed"
-            yield finding("not tied", done, "they differ", right)
+    if not subject.claims.tied or subject.kind not in ("tokens", "encoder-decoder"):
+        return  # without a trace, which would be kept: parameters change after this check
+    last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
+    if last is None:
+        return
+    width = last.outputs[0].shape[-1]
+    matrices = [_sorted(x) for x in last.args if isinstance(x, Tensor)]
+    fitting = [_sorted(table) for table in tables if len(table) == width]
+    if fitting and not any(x.equal(table) for x in matrices for table in fitting):
+        done = "compared the last product's matrix with the embedding"
+        yield finding("not tied", done, "they differ", "the same matrix, as claimed")
+
+
+def _sorted(x: Tensor) -> Tensor:
+    """All numbers of a tensor in order, the same for its transpose."""
+    return x.detach().flatten().sort()[0]
