@@ -7,13 +7,12 @@ from torch import Tensor
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, mixed, origins, projected, where
+from attnbook.doctor.observed import Results, mixed, origins, path, projected, where
 from attnbook.doctor.report import NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, PRODUCTS, Node, back, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
-STATISTICS = (*NORMS, "pow", "mean", "var_mean", "linalg_vector_norm")
 ROWS = (*NORMS, "add", "mm", "addmm")
 BEFORE = (
     *(*MOVES, "cat", "stack", "constant_pad_nd", "roll", "convolution", "lerp", "flip"),
@@ -70,34 +69,26 @@ def norms(subject: Subject) -> Results:
 
 def norm_order(subject: Subject) -> Results:
     """The stream that branches are added to is normed after the sum, or never, as claimed."""
-    claimed = subject.claims.norm
-    through = BEFORE if claimed == "pre" else MOVES
-    for layer, a in enumerate(locate.attentions(subject)):
-        made = projected(a.query_node)
-        source = made.inputs[-2][0] if made is not None else None
-        if made is None or (source is None and claimed != "pre"):
+    claimed, sums = subject.claims.norm, locate.trace_of(subject).of("add", "add_")
+    for a in locate.attentions(subject) if claimed else ():
+        if (made := projected(a.query_node)) is None:
             continue
-        passed, ends = _way_from_norm(source, through)
-        normed = bool(ends) and all(map(_is_norm, ends))
-        # The norm may be called a second time, for the sum.
-        added = bool(ends) and any(
-            x.equal(ends[0].outputs[0])
-            for n in locate.trace_of(subject).of("add", "add_")
-            for _, x in n.inputs
-            if n.index > ends[0].index and x.shape == ends[0].outputs[0].shape and n not in passed
+        passed, ends = _way_from_norm(made.inputs[-2][0], BEFORE if claimed == "pre" else MOVES)
+        is_normed = bool(ends) and all(map(_is_norm, ends))
+        later = [n for n in sums if ends and n.index > ends[0].index and n not in passed]
+        terms = [x for n in later for _, x in n.inputs]
+        # The norm may be called a second time, for the sum: numbers are compared.
+        is_added = any(
+            x.shape == y.shape and x.equal(y) for n in ends[:1] for y in n.outputs for x in terms
         )
-        is_wrong = {
-            "pre": not normed or added,
-            "post": normed and not added,
-            None: bool(layer) and normed and added and _then_pre(ends[0]),
-        }
-        if is_wrong[claimed]:
-            stream = "the stream itself is normed" if normed else "the branch's input is not normed"
-            found = "the branch's input alone is normed" if claimed == "post" else stream
-            right = "norm(x + attention(x))" if claimed == "post" else "x + attention(norm(x))"
-            cause = "norm not after the sum" if claimed == "post" else "norm not before the branch"
-            done = "followed the stream around the attention" + where(a)
-            yield finding(cause, done, found, right)
+        done = "followed the stream around the attention" + where(a)
+        if claimed == "post" and is_normed and not is_added:
+            found, right = "the branch's input alone is normed", "norm(x + attention(x))"
+            yield finding("norm not after the sum", done, found, right)
+            return
+        if claimed == "pre" and (is_added or not is_normed):
+            found = "the stream itself is normed" if is_normed else "the branch's input is not"
+            yield finding("norm not before the branch", done, found, "x + attention(norm(x))")
             return
 
 
@@ -118,16 +109,6 @@ def _is_norm(node: Node) -> bool:
     last = walk([node], lambda n: n.makers if n.name in ("mul", "div", "add", *MOVES) else [])
     by_hand = any(n.name in ("rsqrt", "sqrt", "std") and n.module == node.module for n in last)
     return node.name in NORMS or (node.name in ("mul", "div", "add") and by_hand)
-
-
-def _then_pre(normed: Node) -> bool:
-    """True if the sum of the normed stream and its branch is normed for the next branch alone."""
-    for total in (user for user in _users(normed) if user.name in ("add", "add_")):
-        later = _users(total)
-        is_normed = any(n.name in STATISTICS or "norm" in n.module.split(".")[-1] for n in later)
-        if is_normed and any(n.name in ("add", "add_") and n.module == total.module for n in later):
-            return True
-    return False
 
 
 def _users(node: Node) -> list[Node]:
@@ -213,9 +194,10 @@ def _axes(subject: Subject) -> Results:
             or sizes[1:].count(n) != 1
         ):
             return
+        values = next(x for node, x in path(a.value_node) if node.name not in MOVES)
         place = torch.arange(math.prod(sizes)).view(sizes).unsqueeze(-1 if last else 1)
         row = origins(made.args[-2].reshape(-1, width), grid, place)[:, :1]
-        value = origins(a.value.flatten(0, 1), made.outputs[0].flatten(0, -2), row)[:, 0]
+        value = origins(a.value.flatten(0, 1), values.flatten(0, -2), row)[:, 0]
         for together in (places for places in value.view(-1, n) if places.min() >= 0):
             rows, columns = (axis.tolist() for axis in torch.unravel_index(together, sizes)[1:])
             if len({*rows}) * len({*columns}) > n:

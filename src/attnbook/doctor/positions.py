@@ -1,22 +1,23 @@
 """Positions: whether they act, and by which formula."""
 
-import math
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbook.doctor import locate, rotary
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject, output_of
+from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import PRODUCTS, Attention
 
-LEARNED = r"pos|wpe|relative|rel_bias"
-FIXED = r"(^|[._])(pos|pe$|inv_freq|freqs|rope|rotary)"
-"""Names of tables of positions, and of the buffers of fixed ones."""
+TRIED = "called it with equal tokens"
+TABLES = r"(^|[._])(pos|pe$|wpe|rel|rope|rotary|freqs)"
+READ = ("embedding", "index", "index_select", "gather", "slice", "select", "add", "add_")
+"""Names of tables of positions, and the operations that read rows of them."""
 CLOSED = -1e3
 """Logits below this are of a mask."""
 
@@ -25,108 +26,88 @@ def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
     yield from _sinusoids(subject)
     yield from rotary.rounded(subject)
-    tables = list(_tables(subject)) if subject.claims.position != "none" else []
-    yield from tables or _of_equal_tokens(subject)
-
-
-def _of_equal_tokens(subject: Subject) -> Results:
-    """Equal tokens get logits by their positions, as claimed, or as the operations suggest."""
     trace, claimed = subject.trace(locate.constant(subject)), subject.claims.position
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
     first = next(own, None)
     kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
-    if kind is None:
+    if kind is None and (not _has_table(subject) or locate.has_positions(subject)):
         yield NotJudged("positions", "what kind they are of", "position=…")
     elif kind == "none" or not (subject.is_self or inside):
         return
-    elif claimed is None and first is not None and _has_absolute(subject, first):
-        yield NotJudged("positions", "what is added to the tokens", "position=…")
     elif not any(trace.of(*PRODUCTS)):
         yield NotJudged("positions", "no operation was observed: is it for inference alone?")
     elif not locate.has_positions(subject):
         done = "called it with equal tokens" + where(first)
         found, right = "all positions give the same", "outputs that depend on the position"
         yield finding("positions have no effect", done, found, right)
+    elif claimed is None and first is not None and _has_absolute(subject, first):
+        yield NotJudged("positions", "what is added to the tokens", "position=…")
     elif kind in FORMULAS and first is not None and first.logits is not None:
-        yield from FORMULAS[kind](subject, first, "called it with equal tokens" + where(first))
+        findings = (x for check in FORMULAS[kind] for x in check(subject, first, first.logits))
+        yield from islice(findings, 1)
 
 
 def _kind(subject: Subject, a: Attention) -> str | None:
     """The kind of positions that the operations suggest, from an attention of equal tokens."""
-    if rotary.is_there(subject, a):
+    if rotary.is_there(a):
         return "rotary"
-    logits = a.logits
-    if logits is None or logits.shape[1] != logits.shape[2] or logits.shape[1] < 4:
+    if a.logits is None or a.logits.shape[1] != a.logits.shape[2] or a.logits.shape[1] < 4:
         return None
-    steps = logits[:, -1].diff(dim=-1)
-    if not steps.isfinite().all() or steps.abs().max() < 1e-3:
-        return None
-    # Bloom's bias counts keys alone: it depends on the distance up to a number for each query.
-    if min(_along(logits), _not_relative(logits)) < 1e-4:
-        is_linear = (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max()
-        return "alibi" if is_linear else None
-    by_sum = _differ(logits[:, :-1, 1:], logits[:, 1:, :-1]) < 1e-4 * _spread(logits)
-    return "relative" if by_sum else None
+    steps = a.logits[:, -1].diff(dim=-1)
+    size = steps.abs().max()
+    is_linear = size > 1e-3 and (steps - steps[:, :1]).abs().max() < 1e-4 * size
+    return "alibi" if is_linear and _not_relative(a.logits) < 1e-4 else None
 
 
-def _rotary(subject: Subject, a: Attention, done: str) -> Results:
-    """Queries and keys are turned, values are not, by the right angles."""
+def _values(subject: Subject, a: Attention, _: Tensor) -> Results:
+    """Values are not turned."""
     if _varies(a.value):
         level: Level = "error" if subject.claims.position else "warning"  # RoFormer can do so
         found, right = "values depend on the position", "queries and keys do"
-        yield finding("values are rotated", done, found, right, level)
-        return
-    not_relative = list(_relative(subject, a, done))
-    yield from not_relative or rotary.angles(subject, a, done)
+        yield finding("values are rotated", TRIED + where(a), found, right, level)
 
 
-def _relative(subject: Subject, a: Attention, done: str) -> Results:
+def _relative(subject: Subject, a: Attention, logits: Tensor) -> Results:
     """Logits of equal tokens depend on the distance alone."""
-    assert a.logits is not None
-    off = _not_relative(a.logits)
-    # What varies more may be positions of the tokens, or a second axis.
-    if off > 1e-3 and not (subject.claims.position == "relative" and _bias_is_relative(subject)):
+    off = _not_relative(logits)
+    own = locate.own(subject) if subject.claims.position == "relative" else []
+    for bias in (locate.residual(subject, x) for x in own[:1] if off > 1e-3):
+        off = off if bias is None else _not_relative(bias)  # tokens may have positions, too
+    if off > 1e-3:
         found = f"logits of the same distance differ by {off:.1%} of their spread"
         right = "logits that depend on the distance alone"
-        yield finding("positions not relative", done, found, right)
+        yield finding("positions not relative", TRIED + where(a), found, right)
 
 
-def _alibi(subject: Subject, a: Attention, done: str) -> Results:
+def _slopes(subject: Subject, a: Attention, logits: Tensor) -> Results:
     """The bias falls with the distance, by slopes 2**(-8 * (h + 1) / n_heads)."""
-    if not_relative := list(_relative(subject, a, done)):
-        yield from not_relative
-        return
-    assert a.logits is not None
     n_heads = heads_in(subject, a)
-    before, last = a.logits[:n_heads, -1, -2:].unbind(-1)
-    slopes = last - before
-    if min(before.min(), last.min()) < CLOSED:
-        return
-    if (slopes < 0).any():
-        found, right = "far tokens have larger logits", "smaller ones, by slope × distance"
-        yield finding("bias rises with distance", done, found, right)
-        return
-    head = torch.arange(n_heads, device=slopes.device)
-    mistakes = {
+    before, last = logits[:n_heads, -1, -2:].unbind(-1)
+    slopes, head = last - before, torch.arange(n_heads).to(logits)
+    right = 2.0 ** (-8 * (head + 1) / n_heads)
+    formulas = {
+        "": right,
+        "bias rises with distance": -slopes.abs(),
         "one slope for all heads": slopes[:1].expand(n_heads),
         "slopes begin at one": 2.0 ** (-8 * head / n_heads),
+        "other slopes": right * slopes[0] / right[0],  # scaled together with the products
     }
-    for cause, wrong in mistakes.items():
-        if n_heads > 1 and torch.allclose(slopes, wrong.to(slopes), rtol=1e-3, atol=0):
-            found = "slopes " + ", ".join(f"{float(slope):.3g}" for slope in slopes)
-            right = "slopes 2**(-8 * (h + 1) / n_heads)"
-            level: Level = "error" if subject.claims.position else "warning"
-            yield finding(cause, done, found, right, level)
-            return
+    like = [cause for cause, x in formulas.items() if torch.allclose(slopes, x, rtol=1e-3)]
+    is_open, rises = min(before.min(), last.min()) > CLOSED, bool((slopes < 0).all())
+    if like and like[0] and is_open and (rises or n_heads > 1):
+        found = "slopes " + ", ".join(f"{slope:.3g}" for slope in slopes.tolist())
+        wanted = "logits less slope × distance, by slopes 2**(-8 * (h + 1) / n_heads)"
+        level: Level = "error" if subject.claims.position or rises else "warning"
+        yield finding(like[0], TRIED + where(a), found, wanted, level)
 
 
-FORMULAS: dict[str, Callable[[Subject, Attention, str], Results]] = {
-    "rotary": _rotary,
-    "relative": _relative,
-    "alibi": _alibi,
+FORMULAS: dict[str, tuple[Callable[[Subject, Attention, Tensor], Results], ...]] = {
+    "rotary": (_values, _relative, rotary.angles),
+    "relative": (_relative,),
+    "alibi": (_relative, _slopes),
 }
-"""What must hold of an attention of equal tokens, by the kind of positions."""
+"""What must hold of logits of equal tokens, by the kind of positions; what fails first is told."""
 
 
 def pairs(subject: Subject) -> Results:
@@ -161,41 +142,14 @@ def pairs(subject: Subject) -> Results:
             return
 
 
-def _tables(subject: Subject) -> Results:
-    """Tables of positions act, and a learned one has a gradient in a row for each token."""
-    tokens, right = f"{subject.n_tokens} tokens", "a row for each token"
-    used = {id(x) for node in locate.trace_of(subject).nodes for _, x in node.inputs}
-    buffers = [x for m in subject.modules for x in m.named_buffers()]
-    idle = [name for name, x in buffers if re.search(FIXED, name) and id(x) in used]
-    for name, table, gradient in _gradients(subject):
-        rows = int(gradient.squeeze().any(-1).sum())
-        if rows == 1 < min(len(table.squeeze()), subject.n_tokens):
-            done = f"backpropagated into {name}, called it with {tokens}"
-            yield finding("positions have no effect", done, "one row gets a gradient", right)
-            return
-        if not rows and (subject.claims.position or id(table) in used):
-            idle.append(name)
-    in_attention = idle and subject.n_tokens > 1 and locate.attentions(subject)
-    if in_attention and not locate.has_positions(subject):
-        done, found = f"called it with {tokens} that are equal", f"{idle[0]} changes nothing"
-        right = "logits or outputs that depend on the position"
-        yield finding("positions have no effect", done, found, right)
-
-
-def _gradients(subject: Subject) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
-    """The learned tables of positions, by their names, with their gradients."""
+def _has_table(subject: Subject) -> bool:
+    """True if the call reads rows of something that is named as a table of positions."""
+    named = [x for m in subject.modules for x in (*m.named_parameters(), *m.named_buffers())]
     tables = {
-        name: p
-        for name, p in subject.parameters.items()
-        if re.search(LEARNED, name.lower()) and p.requires_grad and p.squeeze().dim() == 2
+        id(x) for name, x in named if re.search(TABLES, name.lower()) and x.squeeze().dim() == 2
     }
-    if tables:
-        output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
-        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-        gradients = torch.autograd.grad(
-            (output * noise).sum(), [*tables.values()], allow_unused=True, materialize_grads=True
-        )
-        yield from zip(tables, tables.values(), gradients, strict=True)
+    nodes = locate.trace_of(subject).of(*READ) if locate.attentions(subject) else []
+    return any(id(x) in tables for node in nodes for _, x in node.inputs)
 
 
 def _has_absolute(subject: Subject, a: Attention) -> bool:
@@ -212,19 +166,19 @@ def _varies(x: Tensor) -> bool:
 
 
 def _not_relative(logits: Tensor) -> float:
-    """How much logits of the same distance differ, up to a number for each query."""
-    own = logits.diagonal(0, 1, 2)[..., None]
-    if logits.shape[1] != logits.shape[2] or (own < CLOSED).any():
-        return _along(logits)
-    rest = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
-    if _spread(rest) < 1e-4 * _spread(logits):
-        return 1.0  # they depend on the query's position alone
-    return _along(rest)
-
-
-def _along(logits: Tensor) -> float:
-    """How much logits of the same distance differ, relative to all."""
-    return _differ(logits[:, :-1, :-1], logits[:, 1:, 1:]) / max(_spread(logits), 1e-12)
+    """How much logits of the same distance differ, along one axis or two, relative to all."""
+    n = logits.shape[-1]
+    if logits.shape[-2] != n:
+        return 0.0
+    own, spread = logits.diagonal(0, 1, 2)[..., None], max(_spread(logits), 1e-12)
+    if not (own < CLOSED).any():  # up to a number for each query, which a softmax takes off
+        logits = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
+        if _spread(logits) < 1e-4 * spread:
+            return 1.0  # they depend on the query's position alone
+    grids = [logits.view(-1, r, n // r, r, n // r) for r in range(1, n) if n % r == 0]
+    down = [_differ(x[:, :-1, :, :-1], x[:, 1:, :, 1:]) for x in grids]
+    across = [_differ(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:]) for x in grids]
+    return min(map(max, down, across), default=0.0) / spread
 
 
 def _differ(x: Tensor, y: Tensor) -> float:
@@ -236,45 +190,22 @@ def _differ(x: Tensor, y: Tensor) -> float:
 def _spread(logits: Tensor) -> float:
     """The largest minus the smallest of the open logits."""
     is_open = logits[logits > CLOSED]
-    return float(is_open.max() - is_open.min())
-
-
-def _bias_is_relative(subject: Subject) -> bool:
-    """True if what is added to the logits depends on distances alone, along one or two axes."""
-    a = next(iter(locate.own(subject)), None)
-    added = locate.residual(subject, a) if a else None
-    heads = locate.per_sequence(subject, a) if a else None
-    if a is None or a.logits is None or added is None or not heads:
-        return False
-    bias = added.masked_fill(a.logits < CLOSED, -torch.inf)
-    spread, n = _spread(bias[:heads]), bias.shape[-1]
-    if not spread or _differ(bias[:heads], bias[heads : 2 * heads]) > 1e-4 * spread:
-        return False  # it depends on the tokens
-    for rows in (r for r in range(1, n + 1) if n % r == 0):
-        x = bias[:heads].view(heads, rows, n // rows, rows, n // rows)
-        down = _differ(x[:, :-1, :, :-1], x[:, 1:, :, 1:])
-        across = _differ(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:])
-        if max(down, across) < 1e-3 * spread:
-            return True
-    return False
+    return float(is_open.max() - is_open.min()) if len(is_open) else 0.0
 
 
 def _sinusoids(subject: Subject) -> Results:
     """Added sines and cosines come in pairs of one frequency, and frequencies fall by a factor."""
     for table in _sinusoid_tables(subject):
-        angle = _first_block(rotary.turns(table))
+        off, angle = _not_relative((table @ table.T)[None]), _first_block(rotary.turns(table))
         d = table.shape[1] if angle is None else 2 * len(angle)
-        fast = torch.empty(0) if angle is None else angle[angle > 1e-5]
-        off, factor = _not_relative((table @ table.T)[None]), rotary.falls(angle) or 0.0
-        zeros, different = int((table == 0).all(0).sum()), len(fast.unique())
+        zeros, factor = int((table == 0).all(0).sum()), rotary.falls(angle) or 0.0
         mistakes = {
             f"products of rows at the same distance differ by {off:.1%}": off > 1e-3,
-            f"frequencies fall by {factor:.4g} from pair to pair: 2i counts twice": math.isclose(
-                factor, 1e4 ** (-4 / d), rel_tol=0.01
+            f"frequencies fall by {factor:.4g} from pair to pair: 2i counts twice": (
+                abs(factor / 1e4 ** (-4 / d) - 1) < 0.01
             ),
-            "frequencies rise from pair to pair": rotary.rises(angle),
+            "frequencies do not fall from pair to pair": rotary.stays(angle),
             f"{zeros} of {d} columns are zero in each row": zeros > d // 4,
-            f"{different} different frequencies of {len(fast)}": different < len(fast),
         }
         for found in (words for words, is_so in mistakes.items() if is_so):
             done = "looked at the table that is added to the tokens"

@@ -15,7 +15,6 @@ MODELS = ("tokens", "encoder-decoder")
 def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
     attentions = locate.attentions(subject)
-    yield from _doubled(subject, attentions)
     # Latents, which are pooled, read what they are not added to.
     in_a_row = subject.kind != "pooled" and _in_a_row(attentions)
     wanted = in_a_row or subject.claims.residual
@@ -68,30 +67,8 @@ def _layers(subject: Subject, attentions: list[Attention], in_a_row: bool) -> Re
             return
 
 
-def _doubled(subject: Subject, attentions: list[Attention]) -> Results:
-    """What an attention gives is not added to itself."""
-    through, contexts = (*MOVES, "native_dropout"), [a.context_node.index for a in attentions]
-    for node in locate.trace_of(subject).of("add", "add_"):
-        tensors = [x for _, x in node.inputs]
-        product = back(node.makers[0], (*through, "add"), PRODUCTS)
-        if product is None or len(tensors) != 2 or tensors[0] is not tensors[1]:
-            continue
-        context = back(product.makers[-2], through, PRODUCTS)
-        if context is not None and context.index in contexts:
-            done = "followed what the attention gives" + locate.in_module(node)
-            found, right = "it is added to itself", "x + attention(x)"
-            yield finding("missing residual connection", done, found, right)
-            return
-
-
 def _outputs(subject: Subject, silenced: set[int], node: Node | None = None) -> list[Tensor]:
-    """Outputs of two calls that differ in two tokens, while some operations give zeros.
-
-    Args:
-        subject: what is called.
-        silenced: the numbers of these operations.
-        node: the operation whose output is wanted, not the module's.
-    """
+    """Outputs of two calls that differ in two tokens, or of a node, while some nodes are zero."""
     inputs = subject.fresh(0)
     changed = inputs
     for token in (0, subject.n_tokens - 1):  # the output may be of the last one alone
