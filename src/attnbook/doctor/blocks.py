@@ -44,11 +44,10 @@ def norms(subject: Subject) -> Results:
     """A norm runs over the width, and scaling its input leaves its output the same."""
     widths = {n for p in subject.parameters.values() if p.dim() > 1 for n in p.shape}
     for node in locate.trace_of(subject).of("native_layer_norm"):
-        over = list(node.args[1])
-        if over == [subject.n_tokens] and subject.n_tokens not in widths and node.depends:
+        if [subject.n_tokens] == [*node.args[1]] and subject.n_tokens not in widths:
             done = "observed a norm" + locate.in_module(node)
-            found, right = f"it is over {over[0]} numbers, as many as there are tokens", "the width"
-            yield finding("norm over the tokens", done, found, right)
+            found = f"it is over {subject.n_tokens} numbers, as many as there are tokens"
+            yield finding("norm over the tokens", done, found, "the width")
             return
     for name, module, args, kwargs in locate.norm_calls(subject):
         x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
@@ -57,12 +56,14 @@ def norms(subject: Subject) -> Results:
             continue
         size = small.abs().max().clamp(min=1e-30)
         off, times = float((small - large).abs().max() / size), float(moved.abs().max() / size)
-        # A norm that divides by the standard deviation has to take off the mean.
-        is_large = times > 2 * x.shape[-1] ** 0.5
-        if off > 0.05 or is_large:
-            call = f"called {name or 'the norm'} with its input scaled to 100"
-            done = call + (", and with 100 added" if off <= 0.05 else " and to 1000")
-            found = f"outputs that differ by {max(off, times):.0%} of the largest"
+        mistakes = {
+            f"scaled by 10, its input gives outputs that differ by {off:.0%}": off > 0.05,
+            # It divides by the standard deviation, and does not take off the mean.
+            f"moved, its input gives outputs {times:.0f} times as large": times
+            > 2 * x.shape[-1] ** 0.5,
+        }
+        for found in (words for words, is_so in mistakes.items() if is_so):
+            done = f"called {name or 'the norm'} with its input scaled, and with 100 added"
             yield finding("norm that does not normalise", done, found, "outputs of the same size")
             return
 
@@ -181,28 +182,24 @@ def _axes(subject: Subject) -> Results:
     """An attention over one axis of a grid is among tokens that make up a row of it."""
     for a in locate.attentions(subject)[:1]:
         made, n = projected(a.value_node), a.value.shape[1]
-        if made is None or made.between:
-            return
-        width, (node, grid) = made.args[-2].shape[-1], made.inputs[-2]
+        node, grid = made.inputs[-2] if made is not None else (None, a.value)
         while node is not None and node.name in MOVES:
             node, grid = node.inputs[0]  # as it was before it became rows
-        last = grid.shape[-1] == width
-        sizes = grid.shape[:-1] if last else (*grid.shape[:1], *grid.shape[2:])
-        if (
-            len(sizes) < 3
-            or width not in (grid.shape[-1], grid.shape[1])
-            or sizes[1:].count(n) != 1
-        ):
+        sizes, width = grid.shape[:-1], grid.shape[-1]
+        if made is None or made.args[-2].shape[-1] != width or len(sizes) < 3:
             return
+        # Which token of the grid a row of the projection is of, and then each value.
+        token = torch.arange(math.prod(sizes)).view(sizes)[..., None]
+        row = origins(made.args[-2].reshape(-1, width), grid, token)[:, :1]
         values = next(x for node, x in path(a.value_node) if node.name not in MOVES)
-        place = torch.arange(math.prod(sizes)).view(sizes).unsqueeze(-1 if last else 1)
-        row = origins(made.args[-2].reshape(-1, width), grid, place)[:, :1]
+        if sizes[1:].count(n) != 1 or values[..., 0].numel() != len(row):
+            return
         value = origins(a.value.flatten(0, 1), values.flatten(0, -2), row)[:, 0]
-        for together in (places for places in value.view(-1, n) if places.min() >= 0):
-            rows, columns = (axis.tolist() for axis in torch.unravel_index(together, sizes)[1:])
-            if len({*rows}) * len({*columns}) > n:
+        for together in (tokens for tokens in value.view(-1, n) if tokens.min() >= 0):
+            places = [axis.tolist() for axis in torch.unravel_index(together, sizes)]
+            if math.prod(len({*axis}) for axis in places) > n:
                 done = "followed the tokens of a grid" + where(a)
-                found = f"{[*zip(rows, columns, strict=True)][:8]} attend to each other"
+                found = f"{[*zip(*places, strict=True)][:8]} attend to each other"
                 yield finding("axes not transposed", done, found, "a row, or a column")
                 return
 

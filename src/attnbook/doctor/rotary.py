@@ -58,8 +58,10 @@ def rounded(subject: Subject) -> Results:
 def angles(subject: Subject, a: Attention, _: Tensor) -> Results:
     """Angles are base**(-2i/d_head) × position, the same positions for queries and keys."""
     done = "called it with equal tokens" + where(a)
-    of_query, of_key = _table(a.query_node), _table(a.key_node)
-    if of_query is not None and of_key is not None and (of_query[0] - of_key[0]).abs().max() > 1e-2:
+    tables = [_table(node) for node in (a.query_node, a.key_node)]
+    starts = [z[0] for z in tables if z is not None]
+    same_shape = len(starts) == 2 and starts[0].shape == starts[1].shape
+    if same_shape and (starts[0] - starts[1]).abs().max() > 1e-2:
         found = "the first query is turned by another angle than the first key"
         right = "both by position × frequency"
         yield finding("queries turned ahead of keys", done, found, right)
