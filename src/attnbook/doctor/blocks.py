@@ -99,9 +99,10 @@ def _way_from_norm(node: Node | None, through: tuple[str, ...]) -> tuple[list[No
     def on_way(n: Node) -> bool:
         return n.name in through and not _is_norm(n)
 
-    nodes = list(
-        walk([node], lambda n: [m for m in n.makers if m and m.depends] if on_way(n) else [])
-    )
+    def before(n: Node) -> list[Node]:
+        return [m for m in n.makers if m and m.depends] if on_way(n) else []
+
+    nodes = list(walk([node], before))
     return [n for n in nodes if on_way(n)], [n for n in nodes if not on_way(n)]
 
 
@@ -186,13 +187,14 @@ def _axes(subject: Subject) -> Results:
         while node is not None and node.name in MOVES:
             node, grid = node.inputs[0]  # as it was before it became rows
         sizes, width = grid.shape[:-1], grid.shape[-1]
-        if made is None or made.args[-2].shape[-1] != width or len(sizes) < 3:
+        is_grid = len(sizes) > 2 and sizes[1:].count(n) == 1
+        if made is None or made.args[-2].shape[-1] != width or not is_grid:
             return
         # Which token of the grid a row of the projection is of, and then each value.
         token = torch.arange(math.prod(sizes)).view(sizes)[..., None]
         row = origins(made.args[-2].reshape(-1, width), grid, token)[:, :1]
         values = next(x for node, x in path(a.value_node) if node.name not in MOVES)
-        if sizes[1:].count(n) != 1 or values[..., 0].numel() != len(row):
+        if values[..., 0].numel() != len(row):
             return
         value = origins(a.value.flatten(0, 1), values.flatten(0, -2), row)[:, 0]
         for together in (tokens for tokens in value.view(-1, n) if tokens.min() >= 0):

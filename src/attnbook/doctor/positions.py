@@ -15,6 +15,7 @@ from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import PRODUCTS, Attention
 
 TRIED = "called it with equal tokens"
+"""What is done to the module, in a finding."""
 TABLES = r"(^|[._])(pos|pe$|wpe|rel|rope|rotary|freqs)"
 READ = ("embedding", "index", "index_select", "gather", "slice", "select", "add", "add_")
 """Names of tables of positions, and the operations that read rows of them."""
@@ -31,7 +32,8 @@ def positions(subject: Subject) -> Results:
     first = next(own, None)
     kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
-    if kind is None and (not _has_table(subject) or locate.has_positions(subject)):
+    is_idle = kind is None and _has_table(subject) and not locate.has_positions(subject)
+    if kind is None and (not is_idle or locate.all_closed(subject)):
         yield NotJudged("positions", "what kind they are of", "position=…")
     elif kind == "none" or not (subject.is_self or inside):
         return
@@ -124,9 +126,9 @@ def pairs(subject: Subject) -> Results:
         trace = subject.trace(subject.replaced(subject.fresh(0), subject.target, 0, token))
         twins = (a for a in trace.attentions if a.softmax_node.index == first.softmax_node.index)
         twin = next(twins, None)
-        others = torch.arange(n) != token
         if twin is None or twin.logits is None:
             return
+        others = torch.arange(n) != token
         sides = ((first.query, twin.query), (first.key, twin.key))
         if any((x[:heads] != y[:heads]).any(-1)[:, others].any() for x, y in sides):
             return  # tokens are mixed before, as by a convolution

@@ -57,8 +57,8 @@ def _layers(subject: Subject, attentions: list[Attention], in_a_row: bool) -> Re
             right = "x + layer(x): it changes"
             yield finding("missing residual connection", done, found, right, level)
             return
-        given, given_changed = _outputs(subject, first, node)
-        is_of_attention = given.equal(given_changed)
+        of_layer, of_layer_changed = _outputs(subject, first, node)
+        is_of_attention = of_layer.equal(of_layer_changed)
         if not is_of_attention and output.equal(_outputs(subject, {node.index, *first})[0]):
             found = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
