@@ -194,8 +194,9 @@ CAUSES: dict[str, Cause] = {
         "the causal mask is for self-attention alone",
         ("padding", "empty rows", "finite", "order", "prefix", "cache", "mixing"),
     ),
-    "missing residual connection": Cause("x = x + attention(norm(x)), not x = attention(norm(x))"),
-    "no way around a layer": Cause("x = x + mlp(norm(x)), not x = mlp(norm(x))"),
+    "missing residual connection": Cause(
+        "x = x + attention(norm1(x)); x = x + mlp(norm2(x)), not x = mlp(norm2(x))"
+    ),
     "residual adds a stale input": Cause(
         "x = x + attention(norm1(x)); x = x + mlp(norm2(x)): both add to the newest x"
     ),

@@ -1,7 +1,8 @@
 """Positions: whether they act, and by which formula."""
 
-import math
 import re
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -10,288 +11,237 @@ from attnbook.doctor import locate, rotary
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject, output_of
+from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import PRODUCTS, Attention
 
-LEARNED = r"pos|wpe|relative|rel_bias"
-FIXED = r"(^|[._])(pos|pe$|inv_freq|freqs|rope|rotary)"
-"""Names of tables of positions, and of the buffers of fixed ones."""
+TRIED = "called it with equal tokens"
+"""What is done to the module, in a finding."""
+TABLES = r"(^|[._])(pos|pe$|wpe|rel|rope|rotary|freqs)"
+READ = ("embedding", "index", "index_select", "gather", "slice", "select", "add", "add_")
+"""Names of tables of positions, and the operations that read rows of them."""
 CLOSED = -1e3
 """Logits below this are of a mask."""
 
 
 def positions(subject: Subject) -> Results:
     """Positions do what is claimed, or what their operations are for."""
-    yield from sinusoids(subject)
+    yield from _sinusoids(subject)
     yield from rotary.rounded(subject)
-    tables = list(_tables(subject)) if subject.claims.position != "none" else []
-    if tables:
-        yield from tables
-        return
-    inputs = locate.constant(subject)
-    trace = subject.trace(inputs)
+    trace, claimed = subject.trace(locate.constant(subject)), subject.claims.position
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
     first = next(own, None)
-    claimed = subject.claims.position
-    if claimed is None and first is not None:
-        claimed = "rotary" if rotary.is_there(subject, first) else _bias(first)
-    if claimed is None:
-        yield NotJudged("positions", "what kind they are of", "position=…")
-        return
+    kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
-    if claimed == "none" or not (subject.is_self or inside):
+    is_idle = kind is None and _has_table(subject) and not locate.has_positions(subject)
+    if kind is None and (not is_idle or locate.all_closed(subject)):
+        yield NotJudged("positions", "what kind they are of", "position=…")
+    elif kind == "none" or not (subject.is_self or inside):
         return
-    if subject.claims.position is None and first is not None and _absolute(subject, first):
-        yield NotJudged("positions", "what is added to the tokens", "position=…")
-        return
-    if not any(trace.of(*PRODUCTS)):
+    elif not any(trace.of(*PRODUCTS)):
         yield NotJudged("positions", "no operation was observed: is it for inference alone?")
-        return
-    done = "called it with equal tokens" + where(first)
-    if not locate.has_positions(subject):
-        found = "all positions give the same"
-        right = "logits or outputs that depend on the position"
+    elif not locate.has_positions(subject):
+        done = "called it with equal tokens" + where(first)
+        found, right = "all positions give the same", "outputs that depend on the position"
         yield finding("positions have no effect", done, found, right)
-        return
-    if claimed not in ("rotary", "alibi", "relative") or first is None or first.logits is None:
-        return
-    if claimed == "rotary" and _varies(first.value):
+    elif claimed is None and first is not None and _has_absolute(subject, first):
+        yield NotJudged("positions", "what is added to the tokens", "position=…")
+    elif kind in FORMULAS and first is not None and first.logits is not None:
+        findings = (x for check in FORMULAS[kind] for x in check(subject, first, first.logits))
+        yield from islice(findings, 1)
+
+
+def _kind(subject: Subject, a: Attention) -> str | None:
+    """The kind of positions that the operations suggest, from an attention of equal tokens."""
+    if rotary.is_there(a):
+        return "rotary"
+    if a.logits is None or a.logits.shape[1] != a.logits.shape[2] or a.logits.shape[1] < 4:
+        return None
+    steps = a.logits[:, -1].diff(dim=-1)
+    size = steps.abs().max()
+    is_linear = size > 1e-3 and (steps - steps[:, :1]).abs().max() < 1e-4 * size
+    return "alibi" if is_linear and _not_relative(a.logits) < 1e-4 else None
+
+
+def _values(subject: Subject, a: Attention, _: Tensor) -> Results:
+    """Values are not turned."""
+    if _varies(a.value):
         level: Level = "error" if subject.claims.position else "warning"  # RoFormer can do so
         found, right = "values depend on the position", "queries and keys do"
-        yield finding("values are rotated", done, found, right, level)
-        return
-    off = _not_relative(first.logits)
-    if off > 1e-3 and claimed == "relative" and _bias_is_relative(subject):
-        return  # what varies more are positions of the tokens, or a second axis
+        yield finding("values are rotated", TRIED + where(a), found, right, level)
+
+
+def _relative(subject: Subject, a: Attention, logits: Tensor) -> Results:
+    """Logits of equal tokens depend on the distance alone."""
+    off = _not_relative(logits)
+    own = locate.own(subject) if subject.claims.position == "relative" else []
+    for bias in (locate.residual(subject, x) for x in own[:1] if off > 1e-3):
+        off = off if bias is None else _not_relative(bias)  # tokens may have positions, too
     if off > 1e-3:
         found = f"logits of the same distance differ by {off:.1%} of their spread"
         right = "logits that depend on the distance alone"
-        yield finding("positions not relative", done, found, right)
-    elif claimed == "alibi":
-        yield from _alibi(subject, first, done)
-    elif claimed == "rotary":
-        yield from rotary.angles(subject, first, done)
+        yield finding("positions not relative", TRIED + where(a), found, right)
+
+
+def _slopes(subject: Subject, a: Attention, logits: Tensor) -> Results:
+    """The bias falls with the distance, by slopes 2**(-8 * (h + 1) / n_heads)."""
+    n_heads = heads_in(subject, a)
+    before, last = logits[:n_heads, -1, -2:].unbind(-1)
+    slopes, head = last - before, torch.arange(n_heads).to(logits)
+    right = 2.0 ** (-8 * (head + 1) / n_heads)
+    formulas = {
+        "": right,
+        "bias rises with distance": -slopes.abs(),
+        "one slope for all heads": slopes[:1].expand(n_heads),
+        "slopes begin at one": 2.0 ** (-8 * head / n_heads),
+        "other slopes": right * slopes[0] / right[0],  # scaled together with the products
+    }
+    like = [cause for cause, x in formulas.items() if torch.allclose(slopes, x, rtol=1e-3)]
+    is_open, rises = min(before.min(), last.min()) > CLOSED, bool((slopes < 0).all())
+    if like and like[0] and is_open and (rises or n_heads > 1):
+        found = "slopes " + ", ".join(f"{slope:.3g}" for slope in slopes.tolist())
+        wanted = "logits less slope × distance, by slopes 2**(-8 * (h + 1) / n_heads)"
+        level: Level = "error" if subject.claims.position or rises else "warning"
+        yield finding(like[0], TRIED + where(a), found, wanted, level)
+
+
+FORMULAS: dict[str, tuple[Callable[[Subject, Attention, Tensor], Results], ...]] = {
+    "rotary": (_values, _relative, rotary.angles),
+    "relative": (_relative,),
+    "alibi": (_relative, _slopes),
+}
+"""What must hold of logits of equal tokens, by the kind of positions; what fails first is told."""
 
 
 def pairs(subject: Subject) -> Results:
     """A logit depends on its query, its key and their places, and on no third token."""
     first = next(iter(locate.own(subject)), None)
-    rest = locate.residual(subject, first) if first else None
-    if first is None or first.logits is None or rest is None or subject.n_tokens < 4:
+    added = locate.residual(subject, first) if first else None
+    if first is None or first.logits is None or added is None or subject.n_tokens < 4:
         return
-    open_ = (first.logits > CLOSED).triu(1)  # what is between may count, for earlier keys
-    if not open_.any() or rest[open_].abs().max() < 1e-3:
+    is_later = (first.logits > CLOSED).triu(1)  # tokens between may count, for earlier keys
+    if not is_later.any() or added[is_later].abs().max() < 1e-3:
         return
     heads, n = locate.per_sequence(subject, first) or len(first.weights), subject.n_tokens
     for token in (1, n // 2, n - 2):
-        other = subject.trace(subject.replaced(subject.fresh(0), subject.target, 0, token))
-        twins = (a for a in other.attentions if a.softmax_node.index == first.softmax_node.index)
+        trace = subject.trace(subject.replaced(subject.fresh(0), subject.target, 0, token))
+        twins = (a for a in trace.attentions if a.softmax_node.index == first.softmax_node.index)
         twin = next(twins, None)
         if twin is None or twin.logits is None:
             return
         others = torch.arange(n) != token
-        mixed = (
-            (a[:heads] != b[:heads]).any(-1)[:, others].any()
-            for a, b in ((first.query, twin.query), (first.key, twin.key))
-        )
-        if any(mixed):
+        sides = ((first.query, twin.query), (first.key, twin.key))
+        if any((x[:heads] != y[:heads]).any(-1)[:, others].any() for x, y in sides):
             return  # tokens are mixed before, as by a convolution
         off = (first.logits - twin.logits)[:heads]
-        off = off - off.diagonal(0, 1, 2)[..., None]  # a row's maximum is taken off by some
+        off = off - off.diagonal(0, 1, 2)[..., None]  # some take off each row's maximum
         moved = off.abs() > 1e-4 * _spread(first.logits)
-        moved &= open_[:heads] & others & others[:, None]
+        moved &= is_later[:heads] & others & others[:, None]
         if moved.any():
             _, i, j = moved.nonzero()[0].tolist()
             done = f"changed token {token}" + where(first)
             found, right = f"the logit of query {i} and key {j} changed", "it stays the same"
-            cause = "a logit depends on a third token"
-            yield finding(cause, done, found, right)
+            yield finding("a logit depends on a third token", done, found, right)
             return
 
 
-def _bias(a: Attention) -> str | None:
-    """What is added to the logits of equal tokens: the distance, or something of i + j."""
-    x = a.logits
-    if x is None or x.shape[1] != x.shape[2] or x.shape[1] < 4:
-        return None
-    steps, by_distance = x[:, -1].diff(dim=-1), _differ(x[:, :-1, :-1], x[:, 1:, 1:]) < 1e-4
-    by_distance = by_distance or _not_relative(x) < 1e-4  # Bloom's counts keys alone
-    if not steps.isfinite().all() or steps.abs().max() < 1e-3:
-        return None
-    if by_distance and (steps - steps[:, :1]).abs().max() < 1e-4 * steps.abs().max():
-        return "alibi"
-    by_sum = _differ(x[:, :-1, 1:], x[:, 1:, :-1]) < 1e-4
-    return "relative" if by_sum and not by_distance else None
+def _has_table(subject: Subject) -> bool:
+    """True if the call reads rows of something that is named as a table of positions."""
+    named = [x for m in subject.modules for x in (*m.named_parameters(), *m.named_buffers())]
+    tables = {
+        id(x) for name, x in named if re.search(TABLES, name.lower()) and x.squeeze().dim() == 2
+    }
+    nodes = locate.trace_of(subject).of(*READ) if locate.attentions(subject) else []
+    return any(id(x) in tables for node in nodes for _, x in node.inputs)
 
 
-def _tables(subject: Subject) -> Results:
-    """Positions that are there act, and of a table as many rows learn as there are tokens."""
-    with torch.enable_grad():
-        output = output_of(subject.call(subject.fresh(0)), has_labels=subject.has_labels)
-        tables = {
-            name: p
-            for name, p in subject.parameters.items()
-            if re.search(LEARNED, name.lower()) and p.requires_grad and p.squeeze().dim() == 2
-        }
-        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-        mixed = (output * noise).sum()
-        given = torch.autograd.grad(mixed, [*tables.values()], allow_unused=True) if tables else ()
-    done, right = f"called it with {subject.n_tokens} tokens", "a row for each token"
-    buffers = [x for m in subject.modules for x in m.named_buffers()]
-    used = {id(x) for node in locate.trace_of(subject).nodes for _, x in node.inputs}
-    without = [n for n, x in buffers if re.search(FIXED, n) and id(x) in used]
-    for (name, table), gradient in zip(tables.items(), given, strict=True):
-        rows = 0 if gradient is None else int(gradient.squeeze().any(-1).sum())
-        without += [name] if (subject.claims.position or id(table) in used) and not rows else []
-        if rows == 1 and len(table.squeeze()) > 1 and subject.n_tokens > 1:
-            done, found = f"backpropagated into {name}, {done}", "a single row gets a gradient"
-            yield finding("positions have no effect", done, found, right)
-            return
-    alike = without and subject.kind != "loss" and subject.n_tokens > 1
-    if alike and locate.attentions(subject) and not locate.has_positions(subject):
-        done, found = f"{done} that are equal", f"in spite of {without[0]}, all give the same"
-        right = "logits or outputs that depend on the position"
-        yield finding("positions have no effect", done, found, right)
-
-
-def _absolute(subject: Subject, a: Attention) -> bool:
-    """Whether queries of equal tokens differ before anything turns them."""
+def _has_absolute(subject: Subject, a: Attention) -> bool:
+    """True if queries of equal tokens differ before anything turns them."""
     made = projected(a.query_node)
     if made is None or made.between:
         return False
-    rows = made.outputs[0].reshape(-1, made.outputs[0].shape[-1])[: subject.n_tokens]
-    return bool((rows - rows[:1]).abs().max() > 1e-4 * rows.abs().max())
+    return _varies(made.outputs[0].reshape(1, -1, made.outputs[0].shape[-1])[:, : subject.n_tokens])
 
 
 def _varies(x: Tensor) -> bool:
-    return bool((x - x[:, :1]).abs().max() > 1e-3 * x.abs().max())
+    """True if vectors differ from position to position."""
+    return bool((x - x[:, :1]).abs().max() > 1e-4 * x.abs().max())
 
 
 def _not_relative(logits: Tensor) -> float:
-    """How much logits of the same distance differ, up to what is added to all keys alike."""
-    own = logits.diagonal(0, 1, 2)[..., None]
-    if logits.shape[1] != logits.shape[2] or (own < CLOSED).any():
-        return _differ(logits[:, :-1, :-1], logits[:, 1:, 1:])
-    rest = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
-    if _spread(rest) < 1e-4 * _spread(logits):
-        return 1.0  # they depend on the query's position alone
-    return _differ(rest[:, :-1, :-1], rest[:, 1:, 1:])
+    """How much logits of the same distance differ, along one axis or two, relative to all."""
+    n = logits.shape[-1]
+    if logits.shape[-2] != n:
+        return 0.0
+    own, spread = logits.diagonal(0, 1, 2)[..., None], max(_spread(logits), 1e-12)
+    if not (own < CLOSED).any():  # up to a number for each query, which a softmax takes off
+        logits = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
+        if _spread(logits) < 1e-4 * spread:
+            return 1.0  # they depend on the query's position alone
+    grids = [logits.view(-1, r, n // r, r, n // r) for r in range(1, n) if n % r == 0]
+    down = [_differ(x[:, :-1, :, :-1], x[:, 1:, :, 1:]) for x in grids]
+    across = [_differ(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:]) for x in grids]
+    return min(map(max, down, across), default=0.0) / spread
 
 
-def _differ(one: Tensor, other: Tensor) -> float:
-    """How much logits differ where both are open, relative to all."""
-    both = (one > CLOSED) & (other > CLOSED)
-    return float((one - other)[both].abs().max()) / max(_spread(one), 1e-12) if both.any() else 0.0
-
-
-def _bias_is_relative(subject: Subject) -> bool:
-    """Whether what is added to the logits depends on the distance alone, along one or two axes."""
-    a = next(iter(locate.own(subject)), None)
-    rest = locate.residual(subject, a) if a else None
-    heads = locate.per_sequence(subject, a) if a else None
-    if a is None or a.logits is None or rest is None or not heads:
-        return False
-    bias = rest[:heads].masked_fill(a.logits[:heads] < CLOSED, torch.nan)
-    spread = _spread(bias.nan_to_num(0))
-    if not spread or _off(bias, rest[heads : 2 * heads]) > 1e-4 * spread:
-        return False  # it depends on the tokens
-    n = bias.shape[-1]
-    for rows in (r for r in range(1, n + 1) if n % r == 0):
-        x = bias.view(heads, rows, n // rows, rows, n // rows)
-        down = _off(x[:, :-1, :, :-1], x[:, 1:, :, 1:])
-        across = _off(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:])
-        if max(down, across) < 1e-3 * spread:
-            return True
-    return False
-
-
-def _off(x: Tensor, y: Tensor) -> float:
-    """The largest difference where both are numbers."""
-    return float((x - y).abs().nan_to_num(0).max()) if x.numel() else 0.0
+def _differ(x: Tensor, y: Tensor) -> float:
+    """How much logits differ at most where both are open."""
+    is_open = (x > CLOSED) & (y > CLOSED)
+    return float((x - y)[is_open].abs().max()) if is_open.any() else 0.0
 
 
 def _spread(logits: Tensor) -> float:
-    open_ = logits[logits > CLOSED]
-    return float(open_.max() - open_.min())
+    """The largest minus the smallest of the open logits."""
+    is_open = logits[logits > CLOSED]
+    return float(is_open.max() - is_open.min()) if len(is_open) else 0.0
 
 
-def _alibi(subject: Subject, a: Attention, done: str) -> Results:
-    """The bias falls with the distance, by slopes 2**(-8h/n_heads)."""
-    assert a.logits is not None
-    n_heads, distance = heads_in(subject, a), a.logits.shape[-1] - 1
-    slopes = (a.logits[:n_heads, -1, -1] - a.logits[:n_heads, -1, 0]) / distance
-    level: Level = "error" if subject.claims.position else "warning"
-    cause, found, right = "", "", "slopes 2**(-8 * (h + 1) / n_heads)"
-    if (slopes < 0).any():
-        level, cause, found = "error", "bias rises with distance", "far tokens have larger logits"
-        right = "smaller ones, by slope × distance"
-    elif n_heads > 1 and (slopes - slopes[0]).abs().max() < 1e-4 * slopes.max():
-        cause, found = "one slope for all heads", "the same slope in each head"
-    elif n_heads > 1:
-        shifted = 2.0 ** (-8 * torch.arange(n_heads, device=slopes.device) / n_heads)
-        if torch.allclose(slopes, shifted.to(slopes), rtol=1e-3):
-            cause, found = "slopes begin at one", "slopes 2**(-8 * h / n_heads), from 1 on"
-        ratio, is_power = slopes[1:] / slopes[:-1], n_heads & (n_heads - 1) == 0
-        even = is_power and n_heads > 2 and bool((ratio - ratio[0]).abs().max() < 1e-3)
-        usual = math.isclose(slopes[0], 2.0 ** (-8 / n_heads), rel_tol=1e-2)
-        if subject.claims.position and not cause and even and not usual:
-            cause = "other slopes"
-            found = f"slopes from {float(slopes[0]):.3g} on, each {float(ratio[0]):.3g} of the last"
-    if cause:
-        yield finding(cause, done, found, right, level)
+def _sinusoids(subject: Subject) -> Results:
+    """Added sines and cosines come in pairs of one frequency, and frequencies fall by a factor."""
+    for table in _sinusoid_tables(subject):
+        off, angle = _not_relative((table @ table.T)[None]), _first_block(rotary.turns(table))
+        d = table.shape[1] if angle is None else 2 * len(angle)
+        zeros, factor = int((table == 0).all(0).sum()), rotary.falls(angle) or 0.0
+        mistakes = {
+            f"products of rows at the same distance differ by {off:.1%}": off > 1e-3,
+            f"frequencies fall by {factor:.4g} from pair to pair: 2i counts twice": (
+                abs(factor / 1e4 ** (-4 / d) - 1) < 0.01
+            ),
+            "frequencies do not fall from pair to pair": rotary.stays(angle),
+            f"{zeros} of {d} columns are zero in each row": zeros > d // 4,
+        }
+        for found in (words for words, is_so in mistakes.items() if is_so):
+            done = "looked at the table that is added to the tokens"
+            right = f"sin and cos of position × frequency, which falls by {1e4 ** (-2 / d):.4g}"
+            yield finding("other sinusoids", done, found, right)
+            return
 
 
-def _is_sinusoids(table: Tensor) -> bool:
-    """Whether x[t + 1] + x[t - 1] = 2 cos(w) x[t] in each column, by a w of its own."""
-    middle, sides = table[1:-1].double(), (table[2:] + table[:-2]).double()
-    factor = (middle * sides).sum(0) / middle.square().sum(0).clamp(min=1e-12)
-    return bool((sides - factor * middle).abs().max() < 1e-3)
+def _sinusoid_tables(subject: Subject) -> Iterator[Tensor]:
+    """Tables of sinusoids that are added to the tokens, tokens × width."""
+    for node in locate.trace_of(subject).of("add", "add_"):
+        for producer, x in node.inputs if node.depends else ():
+            table = x.detach().float().squeeze()
+            table = table[0] if table.dim() == 3 else table
+            if (producer and producer.depends) or table.dim() != 2 or min(table.shape) < 4:
+                continue
+            sines = torch.arange(len(table), device=table.device).float().sin()[:, None]
+            has_sines = ((table - sines).abs().amax(0) < 1e-3).any()
+            if table.abs().max() > 1.001 or not (table - table[:1]).any():
+                continue  # a mask, say
+            # In each column x[t + 1] + x[t - 1] = 2 cos(w) x[t]; not if it is of a grid's axes.
+            middle, sides = table[1:-1].double(), (table[2:] + table[:-2]).double()
+            twice_cos = (middle * sides).sum(0) / middle.square().sum(0).clamp(min=1e-12)
+            is_sinusoidal = bool((sides - twice_cos * middle).abs().max() < 1e-3)
+            if is_sinusoidal and (has_sines or subject.claims.position == "sinusoidal"):
+                yield table
 
 
 def _first_block(angle: Tensor | None) -> Tensor | None:
-    """The frequencies that are repeated as a whole, once for each axis."""
-    for parts in (2, 3, 4):
-        if angle is None or len(angle) % parts or len(angle) < 2 * parts:
+    """The frequencies of the first axis, where each axis of a grid has the same ones."""
+    for n_axes in (2, 3, 4):
+        if angle is None or len(angle) % n_axes or len(angle) < 2 * n_axes:
             continue
-        blocks = angle.view(parts, -1)
-        if (blocks - blocks[:1]).abs().max() < 1e-5:
-            return blocks[0]
+        by_axis = angle.view(n_axes, -1)
+        if (by_axis - by_axis[:1]).abs().max() < 1e-5:
+            return by_axis[0]
     return angle
-
-
-def sinusoids(subject: Subject) -> Results:
-    """Sines and cosines of one frequency, in pairs, are added; frequencies fall geometrically."""
-    done, claimed = "looked at the table that is added to the tokens", subject.claims.position
-    for node in locate.trace_of(subject).of("add", "add_"):
-        for producer, table in node.inputs if node.depends else ():
-            values = table.detach().float().squeeze()
-            values = values[0] if values.dim() == 3 else values
-            if (producer and producer.depends) or values.dim() != 2 or min(values.shape) < 4:
-                continue
-            sines = torch.arange(len(values), device=values.device).float().sin()[:, None]
-            equal = (values - sines).abs().amax(0) < 1e-3
-            if values.abs().max() > 1.001 or not (equal.any() or claimed == "sinusoidal"):
-                continue  # it is no such table
-            if not (values - values[:1]).any() or not _is_sinusoids(values):
-                continue  # a mask, or sinusoids of a grid's rows and columns
-            off, angle = _not_relative((values @ values.T)[None]), rotary.turns(values)
-            angle = _first_block(angle)
-            fall, d = rotary.falls(angle), values.shape[1]
-            d = d if angle is None else 2 * len(angle)
-            found = right = ""
-            if off > 1e-3:
-                found = f"products of rows at the same distance differ by {off:.1%}"
-                right = "products that depend on the distance alone"
-            elif fall and math.isclose(fall, 1e4 ** (-4 / d), rel_tol=0.01):
-                found = f"frequencies fall by {fall:.4g} from pair to pair: 2i counts twice"
-                right = f"by {1e4 ** (-2 / d):.4g}"
-            elif rotary.rises(angle):
-                found, right = "frequencies rise from pair to pair", "they fall"
-            elif (still := int((values == 0).all(0).sum())) > d // 4:
-                found, right = f"{still} of {d} columns are zero in each row", "one, if d is odd"
-            elif angle is not None and len(fast := angle[angle > 1e-5]) > len(fast.unique()):
-                found = f"{len(fast.unique())} different frequencies of {len(fast)}"
-                right = "a different one in each pair"
-            if found:
-                yield finding("other sinusoids", done, found, right)
-                return

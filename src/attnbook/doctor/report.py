@@ -11,6 +11,7 @@ ROWS = {"done": "tried", "found": "found", "right": "expected", "remedy": "remed
 WIDTH = 100
 RENAMED = {
     "no way around the attention": "missing residual connection",
+    "no way around a layer": "missing residual connection",
     "a sum with an older x": "residual adds a stale input",
     "padding is pooled": "pooling includes padding",
     "mask of wrong polarity": "inverted mask",

@@ -1083,11 +1083,11 @@ capped | masks | capped, too | masked with a finite number | TransformerLensOrg/
     5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1) → 5 * torch.tanh((scores + torch.full((t, t), -1e9).triu(1)) / 5)
 block, post-norm | blocks | no activation | no activation | stanfordnlp/stanza#1610
     nn.ReLU → nn.Identity
-block, post-norm | blocks | attention's output added to itself | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+block, post-norm | blocks | attention's output added to itself | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     x + attn_output → attn_output + attn_output
-block, post-norm | blocks | no residual around the attention | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+block, post-norm | blocks | no residual around the attention | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     x + attn_output → attn_output
-block, post-norm | blocks | residual from an older x | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+block, post-norm | blocks | residual from an older x | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     out1 + ffn_output → x + ffn_output
 block, post-norm | blocks | norm over time | norm over the tokens | jadore801120/attention-is-all-you-need-pytorch#17
     self.norm1(x + attn_output) → F.layer_norm((x + attn_output).mT, x.shape[1:2]).mT

@@ -670,7 +670,7 @@ nanogpt | blocks | last norm missing | parameter not used | PaddlePaddle/PaddleN
     GPT: self.lm_head(self.ln_f(x)) → self.lm_head(x)
 nanogpt | blocks | no activation | no activation | stanfordnlp/stanza#1610
     F.gelu(self.c_fc(self.ln_2(x))) → self.c_fc(self.ln_2(x))
-nanogpt | blocks | no way around the feed-forward layers | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+nanogpt | blocks | no way around the feed-forward layers | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     return x + self.c_proj(F → return self.c_proj(F
 nanogpt | blocks | last layer skipped | parameter not used |
     in self.h: → in self.h[:-1]:
@@ -837,7 +837,7 @@ llama | blocks | RMSNorm over time | norm over the tokens | jadore801120/attenti
     mean(-1, keepdim=True) → mean(1, keepdim=True)
 llama | !blocks | RMSNorm over the whole batch | statistic over the batch; norm over the tokens |
     mean(-1, keepdim=True) → mean((0, 1, 2), keepdim=True)
-llama | blocks | the second residual is the first | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+llama | blocks | the second residual is the first | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     x = residual + x↵residual = x → x = residual + x
 llama | ?blocks | the normed input goes on | norm not before the branch |
     residual = x↵x, cache = self.self_attn(self.input_layernorm(x), past) → x = residual = self.input_layernorm(x)↵x, cache = self.self_attn(x, past)

@@ -966,7 +966,7 @@ forecaster | encoders | keys and values from the decoder | input has no effect |
     (x, y, tgt_mask=mask) → (y, y, tgt_mask=mask)
 forecaster | encoders | zeros for the source | input has no effect |
     (x, y, tgt_mask=mask) → (torch.zeros_like(x), y, tgt_mask=mask)
-seq2seq | blocks | no way around the cross-attention | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
+seq2seq | blocks | no way around the cross-attention | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
     y + crossed → crossed
 seq2seq | blocks | norm reused, another unused | parameter not used |
     self.norm2(y + → self.norm1(y +
