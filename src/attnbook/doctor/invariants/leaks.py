@@ -211,9 +211,10 @@ def _leaky_softmaxes(trace: Trace, blocked: Tensor) -> Iterator[Node]:
     for softmax in trace.of(*SOFTMAX):
         axis = int(softmax.args[1])
         logits, weights = (x.movedim(axis, -1) for x in (softmax.args[0], softmax.outputs[0]))
-        if weights.dim() > 1 and weights.shape[-1] == len(blocked):
-            if weights[0, ..., blocked].any() and _constant(logits[0, ..., blocked]):
-                yield softmax
+        if weights.dim() < 2 or weights.shape[-1] != len(blocked):
+            continue
+        if weights[0, ..., blocked].any() and _constant(logits[0, ..., blocked]):
+            yield softmax
 
 
 def _constant(logits: Tensor) -> bool:
