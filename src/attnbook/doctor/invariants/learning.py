@@ -10,21 +10,11 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
 from attnbook.doctor.manners import restored
-from attnbook.doctor.modes import RANDOM, foreign, no_dropout
+from attnbook.doctor.modes import foreign, no_dropout
 from attnbook.doctor.observed import Results, in_steps, matrix_of, projected
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
-from attnbook.doctor.trace import (
-    MOVES,
-    ON_LOGITS,
-    PRODUCTS,
-    SOFTMAX,
-    Node,
-    Trace,
-    back,
-    scalar,
-    walk,
-)
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
 
 Parameters = dict[str, nn.Parameter]
 Reason = tuple[list[str], str, str, Level]
@@ -37,12 +27,6 @@ USUAL = re.compile(
     re.IGNORECASE,
 )
 """Names of the matrices and norms that every block has."""
-ON_RANDOM = ("gt", "ge", "lt", "le", "add", "add_", "floor", "floor_", "logical_not", "bitwise_not")
-MODE_OF_MASK = {
-    ("causal", "all"): "mask only in training",
-    ("all", "causal"): "mask only in evaluation",
-}
-"""Causes, by what attention lets through in training and in evaluation."""
 
 
 def train_and_eval(subject: Subject) -> Results:
@@ -62,7 +46,11 @@ def train_and_eval(subject: Subject) -> Results:
     off = relative(evaluated, trained)
     if off <= 10 * DIFFERENT:
         return
-    cause = MODE_OF_MASK.get((in_training, in_evaluation), "training differs from evaluation")
+    one_is_masked = {
+        ("causal", "all"): "mask only in training",
+        ("all", "causal"): "mask only in evaluation",
+    }
+    cause = one_is_masked.get((in_training, in_evaluation), "training differs from evaluation")
     if norms and causal:
         cause = "statistic over the batch"  # in training it sees the future
     done = "called it in training with dropout taken out, and in evaluation"
@@ -81,7 +69,7 @@ def dropout(subject: Subject) -> Results:
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
         trace = subject.trace(inputs)
     if differ(*outputs):
-        yield from _misplaced_dropout(subject, trace, claimed)
+        yield from _wrong_dropout(trace.of("native_dropout", "bernoulli_"), claimed)
     elif claimed or rate > 0:
         level: Level = "error" if claimed else "warning"
         right = f"different outputs, with dropout of {claimed or rate}"
@@ -91,45 +79,19 @@ def dropout(subject: Subject) -> Results:
         yield NotJudged("dropout", "whether it should have any", "dropout=0.1")
 
 
-def _misplaced_dropout(subject: Subject, trace: Trace, claimed: float | None) -> Results:
-    """Dropout of another rate, without rescaling, or before the softmax."""
-    dropped, done = trace.of("native_dropout", "bernoulli_"), "observed dropout in training"
-    # Dropout by hand draws what is kept.
+def _wrong_dropout(dropped: list[Node], claimed: float | None) -> Results:
+    """Dropout of another rate, or before the softmax."""
+    done = "observed dropout in training"
+    # By hand, one draws what is kept.
     rates = {abs(float(n.args[1]) - (n.name == "bernoulli_")) for n in dropped}
     others = sorted(round(p, 4) for p in rates if claimed and abs(p - claimed) > 1e-6)
     if claimed and others:
         keeps = abs(others[0] - (1 - claimed)) < 1e-6
         found = f"it drops with probability {others}"
         yield finding("other dropout", done, found, f"{claimed}", "error" if keeps else "warning")
-    if claimed and (node := _not_rescaled(subject, trace, claimed)) is not None:
-        found = "a random mask of zeros and ones, and nothing is divided by what it keeps"
-        right = f"what is kept is divided by {1 - claimed:.4g}"
-        where = done + locate.in_module(node)
-        yield finding("dropout without rescaling", where, found, right)
     if any(map(_on_logits, dropped)):
         cause, found = "dropout before the softmax", "logits are set to zero, and still get weight"
         yield finding(cause, done, found, "weights are dropped, after the softmax")
-
-
-def _not_rescaled(subject: Subject, trace: Trace, p: float) -> Node | None:
-    """A multiplication by a dropout mask with no division by the keep probability nearby."""
-
-    def rescales(node: Node) -> bool:
-        factor = scalar(node)[0] if node.name.rstrip("_") in ("mul", "div") else None
-        return any(factor and abs(factor / x - 1) < 1e-3 for x in (1 - p, 1 / (1 - p)))
-
-    if any(map(rescales, locate.trace_of(subject).nodes)):
-        return None  # in evaluation, as dropout was at first
-    for node in trace.of("mul", "mul_"):
-        near = [*node.users, *(n for n in node.makers if n is not None)]
-        for maker, x in node.inputs:
-            drawn = back(maker, (*MOVES, *ON_RANDOM), RANDOM) if x.numel() > 99 else None
-            if drawn is None or not ((x == 0) | (x == 1)).all() or any(map(rescales, near)):
-                continue
-            deviation = (p * (1 - p) / x.numel()) ** 0.5
-            if abs(float((x == 0).float().mean()) - p) < 4 * deviation:
-                return node
-    return None
 
 
 def _on_logits(dropped: Node) -> bool:
@@ -197,27 +159,14 @@ def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason
     thrown_away = [n for n in dead if learned[n].grad is None and not _acts(subject, n)]
     cut_off = [n for n in dead if n not in thrown_away]
     codes = _codebooks(subject, trace)
-    is_sure = any(
-        _third_is_zero(learned[n])
-        or USUAL.search(n)
-        or (learned[n].grad is None and n not in codes)
-        for n in cut_off
-    )
+    by_none = [n for n in cut_off if learned[n].grad is None and n not in codes]
+    sure = by_none or [n for n in cut_off if USUAL.search(n) or _third_is_zero(learned[n])]
+    level: Level = "error" if sure else "warning"  # zeros may cancel, as where streams start equal
     partly = [n for n in learned if n not in without and _scattered_zeros(trace, learned[n])]
     skipped = _skipped(subject, trace, unused)
     return [
-        (
-            thrown_away,
-            "parameter not used",
-            "what {} gave is thrown away: no output changed",
-            "error",
-        ),
-        (
-            cut_off,
-            "parameter gets no gradient",
-            "{} is used, and got no gradient",
-            "error" if is_sure else "warning",  # zeros may cancel, as where streams start equal
-        ),
+        (thrown_away, "parameter not used", "what {} computed changes no output", "error"),
+        (cut_off, "parameter gets no gradient", "{} is used, and got no gradient", level),
         (partly, "part of a matrix not used", "many numbers of {} got no gradient", "error"),
         (skipped, "parameter not used", "{} took no part, though what it belongs to did", "error"),
         ([] if skipped else unused, "parameter not used", "{} took no part", "warning"),
@@ -258,15 +207,11 @@ def _codebooks(subject: Subject, trace: Trace) -> set[str]:
 
 def _acts(subject: Subject, name: str) -> bool:
     """True if a call gives something else when a parameter is changed."""
-    outputs = []
-    for factor in (1.0, -1.5):
-        with restored(subject.module), torch.no_grad():
-            drawn = torch.Generator().manual_seed(0)
-            parameter = subject.parameters[name]
-            noise = torch.randn(parameter.shape, generator=drawn).to(parameter)
-            parameter.add_(noise, alpha=factor)
-            outputs.append(_floats(subject, subject.fresh(0)))
-    return any(differ(x.detach(), y.detach()) for x, y in zip(*outputs, strict=True))
+    with restored(subject.module), torch.no_grad():
+        before, parameter = _floats(subject, subject.fresh(0)), subject.parameters[name]
+        drawn = torch.Generator().manual_seed(0)
+        parameter.add_(torch.randn(parameter.shape, generator=drawn).to(parameter))
+        return any(map(differ, before, _floats(subject, subject.fresh(0))))
 
 
 def _used(subject: Subject, trace: Trace) -> set[str]:
@@ -280,19 +225,21 @@ def _skipped(subject: Subject, trace: Trace, unused: list[str]) -> list[str]:
     """Unused parameters of a list of which others run, or that every block has."""
     if any(MEMORY.search(name) for name in subject.optional):
         return []  # cross-attention to what the example leaves out
-    modules = {tuple(node.module.split(".")) for node in trace.nodes}
-    ran = {".".join(words[:depth]) for words in modules for depth in range(len(words) + 1)}
+    called = {tuple(node.module.split(".")) for node in trace.nodes}
+    ran = {".".join(words[:depth]) for words in called for depth in range(len(words) + 1)}
+    parts = {n: part for m in subject.modules for n, part in m.named_modules()}
 
     def should_run(name: str) -> bool:
-        module = name.rpartition(".")[0]
-        while module and module not in ran:
-            around, _, number = module.rpartition(".")
-            if number.isdigit():
-                return any(n.startswith(f"{around}.") for n in ran)
-            module = around
-        *around_it, own, kind = ("", *name.split("."))
-        # What is around it and never ran is for another setting.
-        return ".".join(around_it).lstrip(".") in ran and bool(USUAL.search(f"{own}.{kind}"))
+        words = name.split(".")
+        modules = (".".join(words[:depth]) for depth in range(1, len(words)))
+        outermost = next((module for module in modules if module not in ran), "")
+        if outermost.rpartition(".")[2].isdigit():
+            return True
+        around = ".".join(words[:-2])  # what is around it and never ran is for another setting
+        is_block = around in ran and not isinstance(
+            parts.get(around), nn.ModuleDict | nn.ModuleList
+        )
+        return is_block and bool(USUAL.search(".".join(words[-2:])))
 
     return [n for n in unused if should_run(n)]
 
@@ -322,14 +269,12 @@ def _is_zero(parameter: nn.Parameter) -> bool:
 
 
 def _third_is_zero(parameter: nn.Parameter) -> bool:
-    """True if queries, keys or values have no gradient in what holds all of them."""
+    """True if queries, keys or values have no gradient in the matrix that makes all of them."""
     gradient = parameter.grad
-    if gradient is None or gradient.dim() not in (2, 3):
+    if gradient is None or gradient.dim() != 2:
         return False
-    if gradient.dim() == 2:
-        wide = gradient if len(gradient) > gradient.shape[1] else gradient.T
-        gradient = wide.unflatten(0, (3, -1)) if len(wide) == 3 * wide.shape[1] else wide[:0]
-    return len(gradient) == 3 and not all(part.any() for part in gradient)
+    wide = gradient if len(gradient) > gradient.shape[1] else gradient.T
+    return len(wide) == 3 * wide.shape[1] and not all(part.any() for part in wide.chunk(3))
 
 
 def _scattered_zeros(trace: Trace, parameter: nn.Parameter) -> bool:
@@ -347,5 +292,6 @@ def _scattered_zeros(trace: Trace, parameter: nn.Parameter) -> bool:
 
 
 def _listed(names: list[str]) -> str:
+    """Three of the names, and how many there are besides."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
