@@ -163,7 +163,7 @@ def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason
     sure = by_none or [n for n in cut_off if USUAL.search(n) or _third_is_zero(learned[n])]
     level: Level = "error" if sure else "warning"  # zeros may cancel, as where streams start equal
     partly = [n for n in learned if n not in without and _scattered_zeros(trace, learned[n])]
-    skipped = _skipped(subject, trace, unused)
+    skipped = _skipped(subject, used, unused)
     return [
         (thrown_away, "parameter not used", "what {} computed changes no output", "error"),
         (cut_off, "parameter gets no gradient", "{} is used, and got no gradient", level),
@@ -221,25 +221,24 @@ def _used(subject: Subject, trace: Trace) -> set[str]:
     return {name for parameters in named for name, p in parameters if id(p) in given}
 
 
-def _skipped(subject: Subject, trace: Trace, unused: list[str]) -> list[str]:
-    """Unused parameters of a list of which others run, or that every block has."""
+def _skipped(subject: Subject, used: set[str], unused: list[str]) -> list[str]:
+    """Unused parameters of a list of which others are used, or that every block uses."""
     if any(MEMORY.search(name) for name in subject.optional):
         return []  # cross-attention to what the example leaves out
-    called = {tuple(node.module.split(".")) for node in trace.nodes}
-    ran = {".".join(words[:depth]) for words in called for depth in range(len(words) + 1)}
+    paths = [name.split(".")[:-1] for name in used]
+    ran = {".".join(path[:depth]) for path in paths for depth in range(len(path) + 1)}
     parts = {n: part for m in subject.modules for n, part in m.named_modules()}
 
     def should_run(name: str) -> bool:
         words = name.split(".")
         modules = (".".join(words[:depth]) for depth in range(1, len(words)))
         outermost = next((module for module in modules if module not in ran), "")
-        if outermost.rpartition(".")[2].isdigit():
+        _, in_list, number = outermost.rpartition(".")
+        if in_list and number.isdigit():
             return True
-        around = ".".join(words[:-2])  # what is around it and never ran is for another setting
-        is_block = around in ran and not isinstance(
-            parts.get(around), nn.ModuleDict | nn.ModuleList
-        )
-        return is_block and bool(USUAL.search(".".join(words[-2:])))
+        around = ".".join(words[:-2])  # if nothing in it is used, it is for another setting
+        is_list = isinstance(parts.get(around), nn.ModuleDict | nn.ModuleList)
+        return around in ran and not is_list and bool(USUAL.search(".".join(words[-2:])))
 
     return [n for n in unused if should_run(n)]
 
