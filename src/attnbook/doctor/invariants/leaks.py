@@ -39,8 +39,7 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> Why:
     """Why a sequence depends on another one, and where."""
     before, after = _two_traces(subject, inputs, name, 0, token)
     n = subject.n_sequences
-    folded = any(len(a.weights) > n for a in before.attentions)
-    if folded and _mixes_single_tokens(subject, inputs):
+    if _mixes_single_tokens(subject, inputs, before):
         return "heads and sequences exchanged", ""
     for a, changed in zip(before.attentions, after.attentions, strict=False):
         over_sequences = a.weights.shape[-1] == n != subject.length(name)
@@ -48,9 +47,10 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> Why:
             return "batch and tokens exchanged", locate.in_module(a.softmax_node)
     node = _first_spread(before, after, n, {0}, square=n not in (1, subject.n_tokens))
     cause = _cause_at(node, before) or "sequences mixed"
-    if node is not None and node.name in SOFTMAX:
+    operation = node.name if node else ""
+    if operation in SOFTMAX:
         cause = "softmax over the batch"
-    if cause == "norm over the tokens" or (node is not None and "batch_norm" in node.name):
+    if cause == "norm over the tokens" or "batch_norm" in operation:
         cause = "statistic over the batch"
     return cause, _at(node)
 
@@ -101,13 +101,19 @@ def _first_spread(
     def stays(x: Tensor, y: Tensor) -> bool:
         if x.shape != y.shape or (square and list(x.shape).count(size) > 1):
             return True
-        moved = (x != y) & ~(x.isnan() & y.isnan())
-        if x.is_floating_point() and moved.any():
-            moved &= ~((x - y).abs() <= ROUNDING * x.nan_to_num(0, 0, 0).abs().max())
+        moved = _moved(x, y)
         return not moved.any() or any(which <= allowed for which in _which(moved, size))
 
     pairs = zip(before.nodes, after.nodes, strict=True)
     return next((a for a, b in pairs if not all(map(stays, a.outputs, b.outputs))), None)
+
+
+def _moved(x: Tensor, y: Tensor) -> Tensor:
+    """Which numbers differ by more than rounding."""
+    moved = (x != y) & ~(x.isnan() & y.isnan())
+    if x.is_floating_point() and moved.any():
+        moved &= ~((x - y).abs() <= ROUNDING * x.nan_to_num(0, 0, 0).abs().max())
+    return moved
 
 
 def _which(moved: Tensor, size: int) -> Iterator[set[int]]:
@@ -145,8 +151,10 @@ def _at(node: Node | None) -> str:
 # Between sequences.
 
 
-def _mixes_single_tokens(subject: Subject, inputs: Inputs) -> bool:
+def _mixes_single_tokens(subject: Subject, inputs: Inputs, trace: Trace) -> bool:
     """True if sequences of one token mix by a view: of batch × heads, then."""
+    if not any(len(a.weights) > subject.n_sequences for a in trace.attentions):
+        return False
     try:
         single = subject.sliced(inputs, 1)
         shorter = replace(subject, inputs=single, traces={})
@@ -162,17 +170,9 @@ def _mixes_single_tokens(subject: Subject, inputs: Inputs) -> bool:
 
 def _open_padding(subject: Subject, a: Attention, real: Tensor) -> str:
     """What is wrong with a mask that leaves padding open, if this one does."""
-
-    def attended(weights: Tensor) -> Tensor:
-        """Which keys a query (of a pool: a real one) attends to: (batch, heads, keys)."""
-        open_ = (weights.nan_to_num(1) != 0).view(len(real), -1, *weights.shape[1:])
-        if subject.kind == "pooled" and open_.shape[2] == real.shape[1]:
-            open_ = open_ & real[:, None, :, None]
-        return open_.any(2)
-
-    keys = attended(a.weights)
+    keys = _attended(subject, a.weights, real)
     if not (keys & ~real[:, None]).any():
-        after = (attended(a.softmax) & ~real[:, None]).any()
+        after = (_attended(subject, a.softmax, real) & ~real[:, None]).any()
         return "mask after the softmax" if after else ""
     blocked = ~real[0]
     if a.logits is not None and (a.logits == torch.inf).any():
@@ -185,6 +185,14 @@ def _open_padding(subject: Subject, a: Attention, real: Tensor) -> str:
     if len(patterns) > 1 and patterns <= {tuple(row.tolist()) for row in real}:
         return "mask of another sequence"
     return "padding is attended to"
+
+
+def _attended(subject: Subject, weights: Tensor, real: Tensor) -> Tensor:
+    """Which keys a query (of a pool: a real one) attends to: (batch, heads, keys)."""
+    open_ = (weights.nan_to_num(1) != 0).view(len(real), -1, *weights.shape[1:])
+    if subject.kind == "pooled" and open_.shape[2] == real.shape[1]:
+        open_ = open_ & real[:, None, :, None]
+    return open_.any(2)
 
 
 def _weak_padding(subject: Subject, a: Attention, blocked: Tensor) -> str:

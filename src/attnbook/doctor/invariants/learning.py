@@ -1,6 +1,7 @@
 """Training differs from evaluation by dropout only, and every parameter learns."""
 
 import re
+from collections.abc import Collection
 from functools import partial
 
 import torch
@@ -17,7 +18,7 @@ from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensor
 from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
 
 Parameters = dict[str, nn.Parameter]
-Reason = tuple[list[str], str, str, Level]
+Reason = tuple[set[str], str, str, Level]
 """Parameters, the cause, what is found of them, and how sure it is."""
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
@@ -33,8 +34,7 @@ def train_and_eval(subject: Subject) -> Results:
     """Training and evaluation differ by dropout only."""
     inputs, causal = subject.fresh(0), subject.claims.causal
     evaluated, in_evaluation = subject.run(inputs), locate.inside(subject)
-    parts = {m for part in subject.modules for m in part.modules()}
-    norms = [m for m in parts if "BatchNorm" in type(m).__name__]
+    norms = [m for m in _parts(subject) if "BatchNorm" in type(m).__name__]
     with subject.mode(training=True), no_dropout():
         for norm in norms if not causal else ():  # by design, it is of the batch in training
             norm.eval()
@@ -54,16 +54,19 @@ def train_and_eval(subject: Subject) -> Results:
     if norms and causal:
         cause = "statistic over the batch"  # in training it sees the future
     done = "called it in training with dropout taken out, and in evaluation"
-    found = f"outputs differ by {off:.1e}"
-    found += f"; it has a {type(norms[0]).__name__}" if norms else ""
+    found = f"outputs differ by {off:.1e}" + "; it has a BatchNorm" * bool(norms)
     yield finding(cause, done, found, "the same outputs")
+
+
+def _parts(subject: Subject) -> list[nn.Module]:
+    """All modules that a call may run, large and small."""
+    return [part for module in subject.modules for part in module.modules()]
 
 
 def dropout(subject: Subject) -> Results:
     """There is dropout in training, where and as large as claimed."""
     kinds = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.AlphaDropout
-    parts = [m for part in subject.modules for m in part.modules()]
-    rate = max((m.p for m in parts if isinstance(m, kinds)), default=0.0)
+    rate = max((m.p for m in _parts(subject) if isinstance(m, kinds)), default=0.0)
     inputs, claimed = subject.fresh(0), subject.claims.dropout
     with subject.mode(training=True):
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
@@ -113,20 +116,24 @@ def start(subject: Subject) -> Results:
         done, found = "looked at the initial weights", f"all numbers of {_listed(equal)} are equal"
         yield finding("weights all equal", done, found, "random numbers")
     learned = {n: p for n, p in floats.items() if p.requires_grad}
+    if stuck := _stuck(subject, learned, zeros & learned.keys()):
+        done = "changed every parameter that had a gradient, again and again"
+        found = f"{_listed(stuck)} are zeros, and never get one"
+        yield finding("zeros that stay zeros", done, found, "a gradient, sooner or later")
+
+
+def _stuck(subject: Subject, learned: Parameters, zeros: set[str]) -> set[str]:
+    """Those of the zeros that get no gradient, however often everything that gets one changes."""
     drawn, inputs, moved = torch.Generator().manual_seed(0), subject.fresh(0), set[str]()
-    while zeros & learned.keys() - moved and _backpropagate(subject, inputs, learned):
+    while zeros - moved and _backpropagate(subject, inputs, learned):
         new = {n for n, p in learned.items() if p.grad is not None and p.grad.any()} - moved
         if not new:
-            used = _used(subject, subject.trace(inputs))
-            if stuck := sorted(zeros & learned.keys() & used - moved):
-                done = "changed every parameter that had a gradient, again and again"
-                found = f"{_listed(stuck)} are zeros, and never get one"
-                yield finding("zeros that stay zeros", done, found, "a gradient, sooner or later")
-            return
+            return zeros & _used(subject, subject.trace(inputs)) - moved
         moved |= new
         for name in new:
             noise = torch.randn(learned[name].shape, generator=drawn) / 10
             learned[name].data.add_(noise.to(learned[name]))
+    return set()
 
 
 def gradients(subject: Subject) -> Results:
@@ -152,40 +159,39 @@ def gradients(subject: Subject) -> Results:
 
 def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason]:
     """Why parameters have no gradient after a backward pass, reason by reason."""
-    without = [n for n, p in learned.items() if _is_zero(p) or _third_is_zero(p)]
-    used = _used(subject, trace)
-    unused = [n for n in without if n not in used]
-    dead = [n for n in _unexcused(subject, learned, without) if n in used]
-    thrown_away = [n for n in dead if learned[n].grad is None and not _acts(subject, n)]
-    cut_off = [n for n in dead if n not in thrown_away]
-    codes = _codebooks(subject, trace)
-    by_none = [n for n in cut_off if learned[n].grad is None and n not in codes]
-    sure = by_none or [n for n in cut_off if USUAL.search(n) or _third_is_zero(learned[n])]
-    level: Level = "error" if sure else "warning"  # zeros may cancel, as where streams start equal
-    partly = [n for n in learned if n not in without and _scattered_zeros(trace, learned[n])]
-    skipped = _skipped(subject, used, unused)
+    without = {n for n, p in learned.items() if _is_zero(p) or _third_is_zero(p)}
+    used, codes = _used(subject, trace), _codebooks(subject, trace)
+    dead = without & used - _excused(subject, learned, without)
+    thrown_away = {n for n in dead if learned[n].grad is None and not _acts(subject, n)}
+    cut_off = dead - thrown_away
+    partly = {n for n in learned.keys() - without if _scattered_zeros(trace, learned[n])}
+    skipped = _skipped(subject, used, without)
+
+    def must_learn(name: str) -> bool:
+        """True unless zeros may cancel in it, as where streams start equal."""
+        by_none = learned[name].grad is None and name not in codes
+        return by_none or _third_is_zero(learned[name]) or bool(USUAL.search(name))
+
+    level: Level = "error" if any(map(must_learn, cut_off)) else "warning"
     return [
         (thrown_away, "parameter not used", "what {} computed changes no output", "error"),
         (cut_off, "parameter gets no gradient", "{} is used, and got no gradient", level),
         (partly, "part of a matrix not used", "many numbers of {} got no gradient", "error"),
         (skipped, "parameter not used", "{} took no part, though what it belongs to did", "error"),
-        ([] if skipped else unused, "parameter not used", "{} took no part", "warning"),
+        (set() if skipped else without - used, "parameter not used", "{} took no part", "warning"),
     ]
 
 
-def _unexcused(subject: Subject, learned: Parameters, without: list[str]) -> list[str]:
-    """Those of the parameters without a gradient that should have one, if they are used."""
+def _excused(subject: Subject, learned: Parameters, without: set[str]) -> set[str]:
+    """Those of the parameters without a gradient that need none."""
     if max(map(subject.length, subject.attended)) < 2:
-        return []  # the weight of one token is 1
+        return without  # the weight of one token is 1
     any_layer = partial(re.sub, r"\d+", "0")
-    live, one_key = {any_layer(n) for n in learned if n not in without}, _of_one_key(subject)
-
-    def cancels(name: str) -> bool:
-        """True if it is zero in one layer of several, and nothing that must learn."""
-        by_zeros = learned[name].grad is not None and any_layer(name) in live
-        return by_zeros and not USUAL.search(name)
-
-    return [n for n in without if not (n.endswith("bias") or n in one_key or cancels(n))]
+    live = set(map(any_layer, learned.keys() - without))
+    # Zeros that are computed may cancel in one layer of several.
+    zeros = {n for n in without if learned[n].grad is not None and any_layer(n) in live}
+    cancelled = {n for n in zeros if not USUAL.search(n)}
+    return cancelled | _of_one_key(subject) | {n for n in without if n.endswith("bias")}
 
 
 def _of_one_key(subject: Subject) -> set[str]:
@@ -221,26 +227,27 @@ def _used(subject: Subject, trace: Trace) -> set[str]:
     return {name for parameters in named for name, p in parameters if id(p) in given}
 
 
-def _skipped(subject: Subject, used: set[str], unused: list[str]) -> list[str]:
+def _skipped(subject: Subject, used: set[str], without: set[str]) -> set[str]:
     """Unused parameters of a list of which others are used, or that every block uses."""
     if any(MEMORY.search(name) for name in subject.optional):
-        return []  # cross-attention to what the example leaves out
+        return set()  # cross-attention to what the example leaves out
     paths = [name.split(".")[:-1] for name in used]
     ran = {".".join(path[:depth]) for path in paths for depth in range(len(path) + 1)}
-    parts = {n: part for m in subject.modules for n, part in m.named_modules()}
+    parts = [pair for module in subject.modules for pair in module.named_modules()]
+    lists = {name for name, part in parts if isinstance(part, nn.ModuleDict | nn.ModuleList)}
+    return {n for n in without - used if _should_run(n, ran, lists)}
 
-    def should_run(name: str) -> bool:
-        words = name.split(".")
-        modules = (".".join(words[:depth]) for depth in range(1, len(words)))
-        outermost = next((module for module in modules if module not in ran), "")
-        _, in_list, number = outermost.rpartition(".")
-        if in_list and number.isdigit():
-            return True
-        around = ".".join(words[:-2])  # if nothing in it is used, it is for another setting
-        is_list = isinstance(parts.get(around), nn.ModuleDict | nn.ModuleList)
-        return around in ran and not is_list and bool(USUAL.search(".".join(words[-2:])))
 
-    return [n for n in unused if should_run(n)]
+def _should_run(name: str, ran: set[str], lists: set[str]) -> bool:
+    """True if an unused parameter is in a list's item that did not run, or of a block that did."""
+    words = name.split(".")
+    modules = (".".join(words[:depth]) for depth in range(1, len(words)))
+    outermost = next((module for module in modules if module not in ran), "")
+    _, in_list, number = outermost.rpartition(".")
+    if in_list and number.isdigit():
+        return True
+    around = ".".join(words[:-2])  # if nothing in it is used, it is for another setting
+    return around in ran - lists and bool(USUAL.search(".".join(words[-2:])))
 
 
 def _floats(subject: Subject, inputs: Inputs) -> list[Tensor]:
@@ -290,7 +297,7 @@ def _scattered_zeros(trace: Trace, parameter: nn.Parameter) -> bool:
     return any(n.name in (*PRODUCTS, "diagonal") for n in users)
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Collection[str]) -> str:
     """Three of the names, and how many there are besides."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(sorted(names)[:3]) + more
