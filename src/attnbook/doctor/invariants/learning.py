@@ -130,7 +130,7 @@ def _stuck(subject: Subject, learned: Parameters, zeros: set[str]) -> set[str]:
         if not new:
             return zeros & _used(subject, subject.trace(inputs)) - moved
         moved |= new
-        for name in new:
+        for name in sorted(new):
             noise = torch.randn(learned[name].shape, generator=drawn) / 10
             learned[name].data.add_(noise.to(learned[name]))
     return set()
