@@ -96,7 +96,6 @@ CHECKS: dict[str, Check] = {
     "train = eval": Check(invariants.train_and_eval),
     "dropout": Check(invariants.dropout),
     "gradients": Check(invariants.gradients),
-    "derivatives": Check(invariants.derivatives, MODELS),
     "half precision": Check(invariants.half_precision, MODELS),
     "masks in the loss": Check(losses.future, LOSS),
     "sequences in the loss": Check(losses.order_of_sequences, LOSS),

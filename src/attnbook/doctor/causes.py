@@ -343,10 +343,7 @@ CAUSES: dict[str, Cause] = {
     "changes its buffers": Cause("no update of buffers in evaluation"),
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients
-    "parameter gets no gradient": Cause(
-        "no .detach(), .data, no_grad() or argmax on its way", ("derivatives",)
-    ),
-    "gradient cut off": Cause("no .detach(), .data or no_grad() on the way from the outputs"),
+    "parameter gets no gradient": Cause("no .detach(), .data, no_grad() or argmax on its way"),
     "weights all equal": Cause("draw them: nn.init.normal_(weight, std=0.02)", ALL),
     "zeros that stay zeros": Cause(
         "of two matrices that are multiplied, one may begin with zeros: the output's, say",

@@ -9,6 +9,7 @@ from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
 from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, walk
 
+IN_STEPS = ("round", "sign", "sgn", "floor", "ceil", "trunc", "bernoulli")
 Results = Iterator[Finding | NotJudged]
 
 
@@ -81,6 +82,14 @@ def summed(a: Attention) -> list[Node]:
     found = walk(a.softmax_node.makers[:1], lambda n: n.makers if n.name in through else [])
     parts = [n for n in found if n.name in PRODUCTS]
     return parts if a.score_node in parts else [a.score_node]
+
+
+def in_steps(node: Node) -> bool:
+    """True if the derivative of an operation is zero, so that another may be given on purpose."""
+    if not (node.depends and any(x.is_floating_point() for _, x in node.inputs)):
+        return node.name.rstrip("_") in IN_STEPS
+    whole = any(not x.is_floating_point() and x.dtype != torch.bool for x in node.outputs)
+    return whole or node.name.rstrip("_") in (*IN_STEPS, "gt", "ge", "lt", "le")
 
 
 def equal_heads(x: Tensor) -> list[int]:

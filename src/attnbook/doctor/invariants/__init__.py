@@ -7,7 +7,6 @@ from attnbook.doctor.invariants.calls import half_precision as half_precision
 from attnbook.doctor.invariants.calls import memory as memory
 from attnbook.doctor.invariants.calls import settings as settings
 from attnbook.doctor.invariants.calls import untouched as untouched
-from attnbook.doctor.invariants.derivatives import derivatives as derivatives
 from attnbook.doctor.invariants.learning import dropout as dropout
 from attnbook.doctor.invariants.learning import gradients as gradients
 from attnbook.doctor.invariants.learning import start as start

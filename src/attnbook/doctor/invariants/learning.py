@@ -1,34 +1,25 @@
 """Training differs from evaluation by dropout only, and every parameter learns."""
 
 import re
+from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.calls import differ, relative
-from attnbook.doctor.invariants.derivatives import in_steps
 from attnbook.doctor.manners import restored
-from attnbook.doctor.modes import RANDOM, foreign, no_dropout
-from attnbook.doctor.observed import Results, matrix_of, projected
+from attnbook.doctor.modes import foreign, no_dropout
+from attnbook.doctor.observed import Results, in_steps, matrix_of, projected
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
-from attnbook.doctor.trace import (
-    MOVES,
-    ON_LOGITS,
-    PRODUCTS,
-    SOFTMAX,
-    Node,
-    Trace,
-    back,
-    scalar,
-    walk,
-)
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
 
+Parameters = dict[str, nn.Parameter]
+Reason = tuple[set[str], str, str, Level]
+"""Parameters, the cause, what is found of them, and how sure it is."""
 MEMORY = re.compile("memory|encoder|context|cross|cond|kv|source|src|image")
 """Names of arguments without which some parameters have nothing to do."""
 USUAL = re.compile(
@@ -37,114 +28,77 @@ USUAL = re.compile(
     re.IGNORECASE,
 )
 """Names of the matrices and norms that every block has."""
-ON_RANDOM = ("gt", "ge", "lt", "le", "add", "add_", "floor", "floor_", "logical_not", "bitwise_not")
 
 
 def train_and_eval(subject: Subject) -> Results:
     """Training and evaluation differ by dropout only."""
-    inputs = subject.fresh(0)
-    evaluated, here = subject.run(inputs), locate.inside(subject)
-    parts = {m for part in subject.modules for m in part.modules()}
-    norms = [m for m in parts if "BatchNorm" in type(m).__name__]
+    inputs, causal = subject.fresh(0), subject.claims.causal
+    evaluated, in_evaluation = subject.run(inputs), locate.inside(subject)
+    norms = [m for m in _parts(subject) if "BatchNorm" in type(m).__name__]
     with subject.mode(training=True), no_dropout():
-        if not subject.claims.causal:  # in training a BatchNorm is of the batch, by design
-            for norm in norms:
-                norm.eval()
-        trained, again = subject.run(inputs, seed=0), subject.run(inputs, seed=1)
-        patterns = locate.inside(subject), here
+        for norm in norms if not causal else ():  # by design, it is of the batch in training
+            norm.eval()
+        trained, again = (subject.run(inputs, seed=seed) for seed in (0, 1))
+        in_training = locate.inside(subject)
     if trained.shape != evaluated.shape or differ(trained, again):
         yield NotJudged("train = eval", "training is random without dropout, too")
         return
     off = relative(evaluated, trained)
     if off <= 10 * DIFFERENT:
         return
-    causes = {
+    one_is_masked = {
         ("causal", "all"): "mask only in training",
         ("all", "causal"): "mask only in evaluation",
     }
-    cause = causes.get(patterns, "training differs from evaluation")
-    with subject.mode(training=True), no_dropout():
-        cause = "mask added as a number" if _adds_a_mask(subject) else cause
-    if norms and subject.claims.causal:
+    cause = one_is_masked.get((in_training, in_evaluation), "training differs from evaluation")
+    if norms and causal:
         cause = "statistic over the batch"  # in training it sees the future
     done = "called it in training with dropout taken out, and in evaluation"
-    found = f"outputs differ by {off:.1e}" + (
-        f"; it has a {type(norms[0]).__name__}" if norms else ""
-    )
+    found = f"outputs differ by {off:.1e}" + "; it has a BatchNorm" * bool(norms)
     yield finding(cause, done, found, "the same outputs")
 
 
-def _adds_a_mask(subject: Subject) -> bool:
-    """Whether ones and zeros of a mask are added to logits, which a fused kernel may mend."""
-    for a in locate.attentions(subject):
-        rest = locate.residual(subject, a)
-        if rest is not None and rest.std() > 0.1 and (rest - rest.round()).abs().max() < 0.1:
-            values = sorted(rest.round().abs().unique().tolist())
-            if values == [0.0, 1.0]:
-                return True
-    return False
+def _parts(subject: Subject) -> list[nn.Module]:
+    """All modules that a call may run, large and small."""
+    return [part for module in subject.modules for part in module.modules()]
 
 
 def dropout(subject: Subject) -> Results:
     """There is dropout in training, where and as large as claimed."""
     kinds = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.AlphaDropout
-    parts = [m for part in subject.modules for m in part.modules()]
-    rate = max((m.p for m in parts if isinstance(m, kinds)), default=0.0)
-    claimed = subject.claims.dropout
-    inputs = subject.fresh(0)
+    rate = max((m.p for m in _parts(subject) if isinstance(m, kinds)), default=0.0)
+    inputs, claimed = subject.fresh(0), subject.claims.dropout
     with subject.mode(training=True):
         outputs = [subject.run(inputs, seed=seed) for seed in (0, 1)]
         trace = subject.trace(inputs)
-        dropped = trace.of("native_dropout", "bernoulli_")
-    if not differ(*outputs):
-        if claimed or rate > 0:
-            level: Level = "error" if claimed else "warning"
-            done, right = "called it twice in training", f"dropout of {claimed or rate}"
-            cause, found = "no dropout in training", "the same outputs"
-            yield finding(cause, done, found, f"different ones, with {right}", level)
-        elif claimed is None:
-            yield NotJudged("dropout", "whether it should have any", "dropout=0.1")
-        return
+    if differ(*outputs):
+        yield from _wrong_dropout(trace.of("native_dropout", "bernoulli_"), claimed)
+    elif claimed or rate > 0:
+        level: Level = "error" if claimed else "warning"
+        right = f"different outputs, with dropout of {claimed or rate}"
+        done, found = "called it twice in training", "the same outputs"
+        yield finding("no dropout in training", done, found, right, level)
+    elif claimed is None:
+        yield NotJudged("dropout", "whether it should have any", "dropout=0.1")
+
+
+def _wrong_dropout(dropped: list[Node], claimed: float | None) -> Results:
+    """Dropout of another rate, or before the softmax."""
     done = "observed dropout in training"
-    rates = {abs(float(n.args[1]) - (n.name == "bernoulli_")) for n in dropped}  # that one keeps
+    # By hand, one draws what is kept.
+    rates = {abs(float(n.args[1]) - (n.name == "bernoulli_")) for n in dropped}
     others = sorted(round(p, 4) for p in rates if claimed and abs(p - claimed) > 1e-6)
     if claimed and others:
-        level = "error" if abs(others[0] - (1 - claimed)) < 1e-6 else "warning"
+        keeps = abs(others[0] - (1 - claimed)) < 1e-6
         found = f"it drops with probability {others}"
-        yield finding("other dropout", done, found, f"{claimed}", level)
-    if claimed and (node := _not_rescaled(subject, trace, claimed)) is not None:
-        found = "a random mask of zeros and ones, and nothing is divided by what it keeps"
-        right = f"what is kept is divided by {1 - claimed:.4g}"
-        where = done + locate.in_module(node)
-        yield finding("dropout without rescaling", where, found, right)
+        yield finding("other dropout", done, found, f"{claimed}", "error" if keeps else "warning")
     if any(map(_on_logits, dropped)):
         cause, found = "dropout before the softmax", "logits are set to zero, and still get weight"
-        yield finding(cause, done, found, "weights are, after the softmax")
-
-
-def _not_rescaled(subject: Subject, trace: Trace, p: float) -> Node | None:
-    """A product with a random mask of so many zeros, around which nothing makes up for them."""
-
-    def makes_up(node: Node) -> bool:
-        number = scalar(node)[0] if node.name.rstrip("_") in ("mul", "div") else None
-        return any(number and abs(number / x - 1) < 1e-3 for x in (1 - p, 1 / (1 - p)))
-
-    if any(map(makes_up, locate.trace_of(subject).nodes)):
-        return None  # in evaluation, as dropout was at first
-    for node in trace.of("mul", "mul_"):
-        for made, x in node.inputs:
-            random = back(made, (*MOVES, *ON_RANDOM), RANDOM) if x.numel() > 99 else None
-            near = [*node.users, *(n for n, _ in node.inputs if n is not None)]
-            if random is None or x.shape != node.outputs[0].shape or any(map(makes_up, near)):
-                continue
-            off, spread = float((x == 0).float().mean()) - p, (p * (1 - p) / x.numel()) ** 0.5
-            if bool(((x == 0) | (x == 1)).all()) and abs(off) < 4 * spread:
-                return node
-    return None
+        yield finding(cause, done, found, "weights are dropped, after the softmax")
 
 
 def _on_logits(dropped: Node) -> bool:
-    """Whether it goes into the softmax of an attention."""
+    """True if what is dropped goes into the softmax of an attention."""
     through = (*MOVES, *ON_LOGITS)
     later = walk(dropped.users, lambda n: n.users if n.name in through else [])
     softmax = next((n for n in later if n.name in SOFTMAX), None)
@@ -154,197 +108,182 @@ def _on_logits(dropped: Node) -> bool:
 
 def start(subject: Subject) -> Results:
     """Weights that are zeros, or all equal, can become something else."""
-    parameters = {n: p for n, p in subject.parameters.items() if p.is_floating_point()}
-    matrices = {n: p for n, p in parameters.items() if p.dim() > 1 and min(p.shape[-2:]) > 1}
+    floats = {n: p for n, p in subject.parameters.items() if p.is_floating_point()}
+    matrices = {n: p for n, p in floats.items() if p.dim() > 1 and min(p.shape[-2:]) > 1}
     equal = [n for n, p in matrices.items() if bool((p == p.flatten()[0]).all())]
     zeros = {n for n in equal if not matrices[n].any()}
     if len(equal) == len(matrices) > 1 and len(zeros) < len(equal):
-        cause, done = "weights all equal", "watched the weights as they are"
-        found, right = f"all numbers of {_listed(equal)} are equal", "random numbers"
-        yield finding(cause, done, found, right)
-    learn = {n: p for n, p in parameters.items() if p.requires_grad}
-    drawn, inputs, awake = torch.Generator().manual_seed(0), subject.fresh(0), set[str]()
-    while zeros & learn.keys() - awake and _backpropagate(subject, inputs, list(learn.values())):
-        new = {n for n, p in learn.items() if p.grad is not None and p.grad.any()} - awake
+        done, found = "looked at the initial weights", f"all numbers of {_listed(equal)} are equal"
+        yield finding("weights all equal", done, found, "random numbers")
+    learned = {n: p for n, p in floats.items() if p.requires_grad}
+    if stuck := _stuck(subject, learned, zeros & learned.keys()):
+        done = "changed every parameter that had a gradient, again and again"
+        found = f"{_listed(stuck)} are zeros, and never get one"
+        yield finding("zeros that stay zeros", done, found, "a gradient, sooner or later")
+
+
+def _stuck(subject: Subject, learned: Parameters, zeros: set[str]) -> set[str]:
+    """Those of the zeros that get no gradient, however often everything that gets one changes."""
+    drawn, inputs, moved = torch.Generator().manual_seed(0), subject.fresh(0), set[str]()
+    while zeros - moved and _backpropagate(subject, inputs, learned):
+        new = {n for n, p in learned.items() if p.grad is not None and p.grad.any()} - moved
         if not new:
-            dead = sorted(zeros & learn.keys() & _used_parameters(subject, inputs)[0] - awake)
-            if dead:
-                cause, done = (
-                    "zeros that stay zeros",
-                    "changed what has a gradient, again and again",
-                )
-                found = f"{_listed(dead)} are zeros, and never get one"
-                yield finding(cause, done, found, "a gradient, sooner or later")
-            return
-        awake |= new
-        with torch.no_grad():
-            for name in new:
-                noise = torch.randn(learn[name].shape, generator=drawn) / 10
-                learn[name].add_(noise.to(learn[name]))
+            return zeros & _used(subject, subject.trace(inputs)) - moved
+        moved |= new
+        for name in sorted(new):
+            noise = torch.randn(learned[name].shape, generator=drawn) / 10
+            learned[name].data.add_(noise.to(learned[name]))
+    return set()
 
 
 def gradients(subject: Subject) -> Results:
     """Every parameter gets a gradient."""
     inputs = subject.fresh(0)
-    used, running, others = _used_parameters(subject, inputs)
-    if others:
+    trace = subject.trace(inputs)
+    for parameter in foreign(subject, trace)[:1]:
         done = "observed which parameters the call uses"
-        found = f"one of shape {tuple(others[0].shape)} is not among module.parameters()"
-        cause, right = "parameter not registered", "an optimizer is given every parameter"
-        yield finding(cause, done, found, right)
-    parameters = {n: p for n, p in subject.parameters.items() if p.requires_grad and p.numel()}
-    if not _backpropagate(subject, inputs, list(parameters.values())):
-        if parameters:
+        found = f"one of shape {tuple(parameter.shape)} is not among module.parameters()"
+        right = "an optimizer is given every parameter"
+        yield finding("parameter not registered", done, found, right)
+    learned = {n: p for n, p in subject.parameters.items() if p.requires_grad and p.numel()}
+    if not _backpropagate(subject, inputs, learned):
+        if learned:
             yield NotJudged("gradients", "no output has a gradient: is it for inference alone?")
         return
-    without = [n for n, p in parameters.items() if p.grad is None or not p.grad.abs().max() > 0]
-    without += [n for n, p in parameters.items() if n not in without and _part_without(p)]
+    for names, cause, found, level in _reasons(subject, trace, learned):
+        if names:
+            done = "backpropagated a random mixture of the outputs"
+            right = "a gradient for every number, but for key biases and what is for another task"
+            yield finding(cause, done, found.format(_listed(names)), right, level)
+
+
+def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason]:
+    """Why parameters have no gradient after a backward pass, reason by reason."""
+    without = {n for n, p in learned.items() if _is_zero(p) or _third_is_zero(p)}
+    used, codes = _used(subject, trace), _codebooks(subject, trace)
+    dead = without & used - _excused(subject, learned, without)
+    thrown_away = {n for n in dead if learned[n].grad is None and not _acts(subject, n)}
+    cut_off = dead - thrown_away
+    partly = {n for n in learned.keys() - without if _scattered_zeros(trace, learned[n])}
+    skipped = _skipped(subject, used, without)
+
+    def must_learn(name: str) -> bool:
+        """True unless zeros may cancel in it, as where streams start equal."""
+        by_none = learned[name].grad is None and name not in codes
+        return by_none or _third_is_zero(learned[name]) or bool(USUAL.search(name))
+
+    level: Level = "error" if any(map(must_learn, cut_off)) else "warning"
+    return [
+        (thrown_away, "parameter not used", "what {} computed changes no output", "error"),
+        (cut_off, "parameter gets no gradient", "{} is used, and got no gradient", level),
+        (partly, "part of a matrix not used", "many numbers of {} got no gradient", "error"),
+        (skipped, "parameter not used", "{} took no part, though what it belongs to did", "error"),
+        (set() if skipped else without - used, "parameter not used", "{} took no part", "warning"),
+    ]
+
+
+def _excused(subject: Subject, learned: Parameters, without: set[str]) -> set[str]:
+    """Those of the parameters without a gradient that need none."""
+    if max(map(subject.length, subject.attended)) < 2:
+        return without  # the weight of one token is 1
     any_layer = partial(re.sub, r"\d+", "0")
-    live = {any_layer(n) for n in parameters if n not in without}
-    dead = [n for n in without if n in used and not n.endswith("bias")]
-    zero = [n for n in dead if parameters[n].grad is not None and any_layer(n) in live]
-    dead = [n for n in dead if n not in zero or USUAL.search(n)]
-    unused = [n for n in without if n not in used]
-    inside = [n for n in unused if _should_run(n, running)]
-    if any(MEMORY.search(name) for name in subject.optional):
-        inside = []  # cross-attention to what the example leaves out
-    alone = max(map(subject.length, subject.attended)) < 2  # the weight of one token is 1
-    dead = [n for n in dead if n not in _of_one_key(subject)]
-    lost = [n for n in dead if parameters[n].grad is None and not _acts(subject, inputs, n)]
-    dead = [n for n in dead if n not in lost]
-    if lost and not alone:
-        done = "changed them, and backpropagated a random mixture of the outputs"
-        found = f"what {_listed(lost)} computed is thrown away: no output changed"
-        cause, right = "parameter not used", "what is computed is used"
-        yield finding(cause, done, found, right)
-    if dead and not alone:
-        done = "backpropagated a random mixture of the outputs"
-        found = f"{_listed(dead)} computed something and got no gradient"
-        cause, right = "parameter gets no gradient", "a gradient, other than for key biases"
-        # Zeros may cancel, as where several streams start equal.
-        dead_ones = [(n, parameters[n]) for n in dead]
-        codes = _looked_up(subject)  # learned by another way, as running means of what they replace
-        sure = any(
-            (p.grad is None and id(p) not in codes) or _part_without(p) or USUAL.search(n)
-            for n, p in dead_ones
-        )
-        yield finding(cause, done, found, right, "error" if sure else "warning")
-    trace = locate.trace_of(subject)
-    if parts := [n for n, p in parameters.items() if n not in without and _in_part(trace, p)]:
-        done = "backpropagated a random mixture of the outputs"
-        gradient = parameters[parts[0]].grad
-        zeros = int((gradient == 0).sum()) if gradient is not None else 0
-        found = (
-            f"{zeros} of the {parameters[parts[0]].numel()} numbers of {_listed(parts)} got none"
-        )
-        cause, right = "part of a matrix not used", "a gradient for each number of a matrix"
-        yield finding(cause, done, found, right)
-    if unused:
-        level: Level = "error" if inside else "warning"
-        done = "observed which parameters the call uses"
-        found = f"{_listed(inside or unused)} took no part"
-        found += ", though what it belongs to did" if inside else ""
-        right = "every parameter takes part, unless it is for another task"
-        yield finding("parameter not used", done, found, right, level)
+    live = set(map(any_layer, learned.keys() - without))
+    # Zeros that are computed may cancel in one layer of several.
+    zeros = {n for n in without if learned[n].grad is not None and any_layer(n) in live}
+    cancelled = {n for n in zeros if not USUAL.search(n)}
+    return cancelled | _of_one_key(subject) | {n for n in without if n.endswith("bias")}
 
 
 def _of_one_key(subject: Subject) -> set[str]:
     """Parameters of queries and keys where there is one key: its weight is 1, whatever they are."""
-    nodes = (
-        projected(node)
-        for a in locate.attentions(subject)
-        if a.weights.shape[-1] == 1
-        for node in (a.query_node, a.key_node)
-    )
-    matrices = {matrix_of(node) for node in nodes if node is not None}
+    attentions = [a for a in locate.attentions(subject) if a.weights.shape[-1] == 1]
+    products = [projected(node) for a in attentions for node in (a.query_node, a.key_node)]
+    matrices = {matrix_of(product) for product in products if product is not None}
     return {n for n, p in subject.parameters.items() if p.data_ptr() in matrices}
 
 
-def _looked_up(subject: Subject) -> set[int]:
-    """Tables whose rows are chosen by what was computed of floats."""
-    nodes = locate.trace_of(subject).nodes
-    if not any(map(in_steps, nodes)):
+def _codebooks(subject: Subject, trace: Trace) -> set[str]:
+    """Tables that are indexed by rounded values; they may learn as running means."""
+    if not any(map(in_steps, trace.nodes)):
         return set()
-    tables = [n for n in nodes if n.name in ("embedding", "index", "index_select") and n.depends]
-    return {id(n.inputs[0][1]) for n in tables if n.inputs[1][0] is not None}
+    lookups = [n for n in trace.of("embedding", "index", "index_select") if n.depends]
+    tables = {id(n.inputs[0][1]) for n in lookups if n.inputs[1][0] is not None}
+    return {n for n, p in subject.parameters.items() if id(p) in tables}
 
 
-def _acts(subject: Subject, inputs: Inputs, name: str) -> bool:
-    """Whether a call gives something else if a parameter is changed."""
-    outputs = []
-    for factor in (1.0, -1.5):
-        with restored(subject.module), torch.no_grad():
-            drawn = torch.Generator().manual_seed(0)
-            parameter = subject.parameters[name]
-            noise = torch.randn(parameter.shape, generator=drawn).to(parameter)
-            parameter.add_(noise, alpha=factor)
-            seed_all(0)
-            outputs.append([x for x in tensors_in(subject.call(inputs)) if x.is_floating_point()])
-    return any(differ(x.detach(), y.detach()) for x, y in zip(*outputs, strict=True))
+def _acts(subject: Subject, name: str) -> bool:
+    """True if a call gives something else when a parameter is changed."""
+    with restored(subject.module), torch.no_grad():
+        before, parameter = _floats(subject, subject.fresh(0)), subject.parameters[name]
+        drawn = torch.Generator().manual_seed(0)
+        parameter.add_(torch.randn(parameter.shape, generator=drawn).to(parameter))
+        return any(map(differ, before, _floats(subject, subject.fresh(0))))
 
 
-def _used_parameters(
-    subject: Subject, inputs: Inputs
-) -> tuple[set[str], set[str], list[nn.Parameter]]:
-    """Names of the parameters that a call uses, and of the modules that run; foreign parameters."""
-    ran: set[nn.Module] = set()
-
-    def note(module: nn.Module, _: Any) -> None:
-        ran.add(module)
-
-    hook = register_module_forward_pre_hook(note)
-    try:
-        trace = subject.trace(inputs)
-    finally:
-        hook.remove()
+def _used(subject: Subject, trace: Trace) -> set[str]:
+    """Names of the parameters that a call uses, all names of those with several."""
     given = {id(x) for node in trace.nodes for _, x in node.inputs}
-    named = [x for m in subject.modules for x in m.named_parameters(remove_duplicate=False)]
-    running = {n for m in subject.modules for n, part in m.named_modules() if part in ran}
-    used = {name for name, parameter in named if id(parameter) in given}
-    return used, running, foreign(subject, trace)
+    named = (m.named_parameters(remove_duplicate=False) for m in subject.modules)
+    return {name for parameters in named for name, p in parameters if id(p) in given}
 
 
-def _should_run(name: str, running: set[str]) -> bool:
-    """Whether an unused parameter is of a list of which others run, or what every block has."""
+def _skipped(subject: Subject, used: set[str], without: set[str]) -> set[str]:
+    """Unused parameters of a list of which others are used, or that every block uses."""
+    if any(MEMORY.search(name) for name in subject.optional):
+        return set()  # cross-attention to what the example leaves out
+    paths = [name.split(".")[:-1] for name in used]
+    ran = {".".join(path[:depth]) for path in paths for depth in range(len(path) + 1)}
+    parts = [pair for module in subject.modules for pair in module.named_modules()]
+    lists = {name for name, part in parts if isinstance(part, nn.ModuleDict | nn.ModuleList)}
+    return {n for n in without - used if _should_run(n, ran, lists)}
+
+
+def _should_run(name: str, ran: set[str], lists: set[str]) -> bool:
+    """True if an unused parameter is in a list's item that did not run, or of a block that did."""
     words = name.split(".")
-    for depth in range(len(words) - 1, 0, -1):
-        around = ".".join(words[: depth - 1])
-        if words[depth - 1].isdigit() and ".".join(words[:depth]) not in running:
-            return any(n.startswith(f"{around}.") for n in running)
-        if ".".join(words[:depth]) in running:
-            break
-    around = ".".join(words[:-2])  # what never ran is for another setting
-    return around in running and bool(USUAL.search(".".join(words[-2:])))
+    modules = (".".join(words[:depth]) for depth in range(1, len(words)))
+    outermost = next((module for module in modules if module not in ran), "")
+    _, in_list, number = outermost.rpartition(".")
+    if in_list and number.isdigit():
+        return True
+    around = ".".join(words[:-2])  # if nothing in it is used, it is for another setting
+    return around in ran - lists and bool(USUAL.search(".".join(words[-2:])))
 
 
-def _backpropagate(subject: Subject, inputs: Inputs, parameters: list[nn.Parameter]) -> bool:
-    """A random mixture of all outputs; whether there is one."""
+def _floats(subject: Subject, inputs: Inputs) -> list[Tensor]:
+    """All tensors of floats that a call returns, always with the same random numbers."""
     seed_all(0)
+    return [x for x in tensors_in(subject.call(inputs)) if x.is_floating_point()]
+
+
+def _backpropagate(subject: Subject, inputs: Inputs, learned: Parameters) -> bool:
+    """Backpropagate a random mixture of all outputs; true if one has a gradient."""
     with torch.enable_grad(), subject.mode(training=True), no_dropout():
-        outputs = [x for x in tensors_in(subject.call(inputs)) if x.requires_grad]
-        for parameter in parameters:
+        outputs = [x for x in _floats(subject, inputs) if x.requires_grad]
+        for parameter in learned.values():
             parameter.grad = None
         drawn = torch.Generator().manual_seed(0)
-        total = torch.zeros(())
-        for x in outputs:
-            noise = torch.randn(x.shape, generator=drawn)
-            total = total + (torch.nan_to_num(x.float()) * noise).sum()
-        if outputs:
-            total.backward()
+        mixture = [torch.randn(x.shape, generator=drawn) * x.float().nan_to_num() for x in outputs]
+        if mixture:
+            torch.stack([x.sum() for x in mixture]).sum().backward()
     return bool(outputs)
 
 
-def _part_without(parameter: nn.Parameter) -> bool:
-    """Whether queries, keys or values have no gradient in what holds all of them."""
-    if parameter.grad is None or parameter.dim() not in (2, 3):
+def _is_zero(parameter: nn.Parameter) -> bool:
+    """True if it has no gradient, or nothing but zeros and NaN."""
+    return parameter.grad is None or not parameter.grad.abs().max() > 0
+
+
+def _third_is_zero(parameter: nn.Parameter) -> bool:
+    """True if queries, keys or values have no gradient in the matrix that makes all of them."""
+    gradient = parameter.grad
+    if gradient is None or gradient.dim() != 2:
         return False
-    if parameter.dim() == 3:
-        return len(parameter) == 3 and any(not part.any() for part in parameter.grad)
-    wide = parameter.grad if parameter.shape[0] > parameter.shape[1] else parameter.grad.T
-    return len(wide) == 3 * wide.shape[1] and any(not part.any() for part in wide.chunk(3))
+    wide = gradient if len(gradient) > gradient.shape[1] else gradient.T
+    return len(wide) == 3 * wide.shape[1] and not all(part.any() for part in wide.chunk(3))
 
 
-def _in_part(trace: Trace, parameter: nn.Parameter) -> bool:
+def _scattered_zeros(trace: Trace, parameter: nn.Parameter) -> bool:
     """True if some entries of a multiplied matrix get no gradient, in no whole row or column."""
     if parameter.grad is None or parameter.dim() != 2:
         return False
@@ -358,6 +297,7 @@ def _in_part(trace: Trace, parameter: nn.Parameter) -> bool:
     return any(n.name in (*PRODUCTS, "diagonal") for n in users)
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Collection[str]) -> str:
+    """Three of the names, and how many there are besides."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(sorted(names)[:3]) + more

@@ -8,9 +8,8 @@ from torch import Tensor
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.invariants.cached import reads_free_slots
-from attnbook.doctor.invariants.derivatives import in_steps
 from attnbook.doctor.invariants.leaks import batch_leak, future_leak
-from attnbook.doctor.observed import Results
+from attnbook.doctor.observed import Results, in_steps
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
 
