@@ -76,7 +76,8 @@ CAUSES: dict[str, Cause] = {
         ("padding", "batch", "empty rows"),
     ),
     "padding is attended to": Cause(
-        "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention",
+        "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention; "
+        "torch's modules take key_padding_mask=(ids == padding_id), True = blocked",
         ("padding",),
     ),
     "NaN where the mask forbids": Cause(

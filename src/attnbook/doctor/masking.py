@@ -9,6 +9,7 @@ from torch import Tensor
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.report import Finding
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.trace import Trace
 
 TURNED: dict[str, Literal["attend", "blocked"]] = {"attend": "blocked", "blocked": "attend"}
 
@@ -60,14 +61,20 @@ def as_claimed(subject: Subject, found: Finding) -> Finding:
     return replace(found, done=f"{found.done} (True = {claim.true}, as claimed)", remedy=remedy)
 
 
-def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int) -> Inputs:
+def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int = 0) -> Inputs:
     """The inputs with a mask: of the keys, (batch, keys), that the example allowed, too."""
     claim = subject.claims.mask
     assert claim is not None
     name = str(claim.argument)
     n_sequences, n_keys = allowed.shape
     n_heads = subject.claims.n_heads or 1
-    sizes = {"b": n_sequences, "h": n_heads, "q": n_queries, "k": n_keys, "1": 1}
+    sizes = {
+        "b": n_sequences,
+        "h": n_heads,
+        "q": n_queries or subject.n_tokens,
+        "k": n_keys,
+        "1": 1,
+    }
     shape = [sizes[letter] for letter in claim.shape]
     one = allowed if "b" in claim.shape else allowed[-1:]
     view = [n_sequences if a == "b" else n_keys if a == "k" else 1 for a in claim.shape]
@@ -87,7 +94,7 @@ def block(subject: Subject, inputs: Inputs, name: str, allowed: Tensor) -> Input
         real = (allowed.T if subject.batch == 1 else allowed).reshape(inputs[name].shape)
         inputs = {**inputs, name: inputs[name].masked_fill(~real, subject.claims.padding_id)}
     if subject.claims.mask is not None:
-        inputs = mask_inputs(subject, inputs, allowed, subject.n_tokens)
+        inputs = mask_inputs(subject, inputs, allowed)
     return inputs
 
 
@@ -104,3 +111,8 @@ def decoded(mask: Tensor, claim: Mask) -> Tensor:
     if claim.true == "add":
         return mask > -1
     return mask.bool() if claim.true == "attend" else ~mask.bool()
+
+
+def forbids_everything(trace: Trace) -> bool:
+    """True if an attention has no key that is open to any query."""
+    return any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions)

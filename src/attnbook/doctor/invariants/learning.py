@@ -10,11 +10,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.invariants.calls import differ, relative
 from attnbook.doctor.invariants.derivatives import in_steps
 from attnbook.doctor.manners import restored
 from attnbook.doctor.modes import RANDOM, foreign, no_dropout
 from attnbook.doctor.observed import Results, matrix_of, projected
+from attnbook.doctor.relations import differ, relative
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
 from attnbook.doctor.trace import (

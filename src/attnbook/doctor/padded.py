@@ -1,0 +1,232 @@
+"""Padding and masked tokens change nothing."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attnbook.doctor import locate
+from attnbook.doctor.causes import finding
+from attnbook.doctor.claims import Mask
+from attnbook.doctor.invariants.leaks import padding_leak
+from attnbook.doctor.masking import TURNED, as_claimed, block, forbids_everything, mask_inputs
+from attnbook.doctor.observed import Results
+from attnbook.doctor.reach import groups
+from attnbook.doctor.relations import (
+    ROUNDING,
+    Pair,
+    Pairs,
+    other_tokens,
+    relation,
+    rows,
+    rows_if_possible,
+)
+from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, last
+from attnbook.doctor.trace import SOFTMAX
+
+MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
+MEANINGS = (
+    *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
+    Mask("", "", "attend", "int"),
+    Mask("", "", "add", "float"),
+)
+SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
+SURE = (
+    *("mask of another sequence", "mask on the queries"),
+    *("masked with a finite number", "mask added as a number"),
+)
+"""What no mistake about the meaning of a mask looks like; the first is the surest."""
+
+
+def padding(subject: Subject) -> Results:
+    """Padding and masked tokens change nothing, and the rest does."""
+    names, claims = padded(subject), subject.claims
+    if min(map(subject.length, names)) < 4:
+        yield NotJudged("padding", "the example is shorter than four tokens")
+    elif claims.mask is None and claims.padding_id is None:
+        yield from _guessed(subject)
+    elif claims.mask is None and not any(map(subject.is_ids, names)):
+        yield NotJudged("padding", "its tokens are vectors, not ids", "mask=…")
+    else:
+        results = claimed_padding(subject)
+        yield from (as_claimed(subject, x) if isinstance(x, Finding) else x for x in results)
+
+
+@relation("the outputs of real tokens changed by {off}{where}", "they stay the same")
+def claimed_padding(subject: Subject) -> Pairs:
+    """Padding of the patterns that a batch has, where the claims say how it is told."""
+    compared = False
+    for name in padded(subject):
+        yield from _neighbours(subject, name)
+        for allowed in _patterns(subject, name):
+            for pair in _pairs(subject, name, allowed):
+                compared = True
+                yield replace(pair, why=partial(_turned_or, subject, name, allowed, pair))
+    if not compared:
+        yield NotJudged("padding", "it takes one length only")
+
+
+def padded(subject: Subject) -> list[str]:
+    """The sources that may have padding, as far as it can be made."""
+    claim, translates = subject.claims.mask, subject.kind == "encoder-decoder"
+    if claim is None:
+        ids = [n for n in subject.sources[::-1] if subject.is_ids(n)]
+        return ids if translates else subject.attended[:1]
+    decoders = any(word in str(claim.argument) for word in ("decoder", "tgt", "target"))
+    usual = subject.target if decoders else (subject.sources if translates else subject.attended)[0]
+    return [claim.source or usual]
+
+
+def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
+    """Where real tokens are: padding is last; then in between and first, if the mask can say so."""
+    length = subject.length(name)
+    ends = torch.tensor([length - 1 - i % 2 for i in range(subject.n_sequences)])
+    allowed = torch.arange(length) < ends[:, None]
+    yield allowed
+    with_hole = allowed.index_fill(1, torch.tensor(1), False)
+    if subject.claims.mask is not None and not _counts(subject, allowed, with_hole):
+        yield with_hole
+        if subject.is_self:  # what is pooled may be the first token
+            yield allowed.flip(1)
+
+
+def _counts(subject: Subject, allowed: Tensor, with_hole: Tensor) -> bool:
+    """True if the module uses only how many tokens the mask leaves open."""
+    masks, inputs = (with_hole, allowed & allowed.roll(-1, 1), allowed), subject.fresh(0)
+    hole, shorter, whole = (rows(subject, mask_inputs(subject, inputs, mask)) for mask in masks)
+    return float(changed(hole, shorter).max()) <= DIFFERENT < float(changed(hole, whole).max())
+
+
+def _neighbours(subject: Subject, name: str) -> Iterator[Pair]:
+    """Padding in one sequence changes no other sequence."""
+    n, b, inputs = subject.length(name), subject.n_sequences, subject.fresh(0)
+    if subject.claims.padding_id is None or not subject.is_ids(name) or b < 2 or groups(subject):
+        return
+    real = torch.ones(b, n, dtype=torch.bool)
+    whole = rows(subject, block(subject, inputs, name, real))
+    real[0, n // 2 :] = False
+    output = rows(subject, block(subject, inputs, name, real))
+    if output.shape == whole.shape:  # it may be cut to the longest
+        done, cause = f"padded sequence 0 of {name}, and watched the others", SURE[0]
+        yield Pair(done, whole, output, cause, slice(1, None), ROUNDING)
+
+
+def _pairs(subject: Subject, name: str, allowed: Tensor) -> Iterator[Pair]:
+    """Calls in which padded tokens are others, and in which they are left out."""
+    claims, inputs = subject.claims, subject.fresh(0)
+    by_id = claims.padding_id is not None
+    for sequence, real in enumerate(allowed[:2]):
+        if claims.mask is not None and not (by_id and subject.kind == "pooled"):
+            masked = mask_inputs(subject, inputs, allowed)  # whatever the ids are
+            yield _other_padding(subject, name, masked, allowed, sequence)
+        n_real = int(real.sum())
+        if real[:n_real].all() and (claims.mask is None or subject.is_self or by_id):
+            filled = block(subject, inputs, name, allowed)
+            cut = subject.sliced(filled, n_real, name)
+            if claims.mask is not None:
+                whole = torch.ones(len(allowed), n_real, dtype=torch.bool)
+                cut = mask_inputs(subject, cut, whole, n_real * (name == subject.target))
+            alone = rows_if_possible(subject, cut)
+            if alone is not None:
+                output = rows(subject, filled)[:, : alone.shape[1]]
+                done = f"compared sequence {sequence} padded with the same without padding"
+                why = partial(_why, subject, name, filled, allowed)
+                yield Pair(done, output, alone, why, sequence, ROUNDING)
+
+
+def _other_padding(
+    subject: Subject, name: str, masked: Inputs, allowed: Tensor, sequence: int
+) -> Pair:
+    """Calls with other tokens where a sequence is masked."""
+    blocked = (~allowed[sequence]).nonzero().flatten().tolist()
+    done = f"masked tokens {blocked} of sequence {sequence}, and changed them"
+    noisy = other_tokens(subject, masked, name, sequence, blocked)
+    output, other = rows(subject, masked), rows(subject, noisy)
+    own = name == subject.target and output.shape[1] == allowed.shape[1]
+    real = allowed[sequence] if own else slice(None)
+    why = partial(_why, subject, name, masked, allowed)
+    # Real tokens whose output is NaN don't agree, either.
+    return Pair(done, output.nan_to_num(), other, why, (sequence, real))
+
+
+def _turned_or(subject: Subject, name: str, allowed: Tensor, pair: Pair) -> tuple[str, str]:
+    """Why a pair differs: perhaps the mask means the other thing, and then all is well."""
+    claim = subject.claims.mask
+    if claim is not None and claim.true in TURNED:
+        claims = replace(subject.claims, mask=replace(claim, true=TURNED[claim.true]))
+        turned = replace(subject, claims=claims, traces={})
+        if all(pair.agrees for pair in _pairs(turned, name, allowed)):
+            return "inverted mask", ""
+    return pair.cause()
+
+
+def _why(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
+    """Why padding changes the outputs of real tokens, and where."""
+    claim = subject.claims.mask
+    if forbids_everything(subject.trace(inputs)):
+        return "mask forbids everything", ""
+    if claim is None or not subject.run(inputs).equal(subject.run(subject.fresh(0))):
+        return padding_leak(subject, name, inputs, allowed)
+    of_mask = replace(subject, sources=[str(claim.argument)]).trace(inputs)
+    if any(node.depends for node in of_mask.of(*SOFTMAX)):  # it is lost to rounding
+        return "masked with a finite number", ""
+    first = _obeys_the_first(subject, name, inputs, allowed)
+    return "remembers the last call" if first else "mask ignored", ""
+
+
+def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> bool:
+    """True if masked tokens have no effect in a batch of another size, which is new to it."""
+    lengths = {subject.length(n): subject.length(n) for n in subject.sources}
+    try:
+        single = subject.resized(inputs, lengths, n_sequences=1)
+        return _other_padding(subject, name, single, allowed[:1], 0).agrees
+    except Exception:  # it takes one size only
+        return False
+
+
+def _guessed(subject: Subject) -> Results:
+    """A mask of a usual name that fails in no way that another meaning could explain."""
+    known = (*subject.inputs, *subject.optional) if subject.is_self else ()
+    argument = next((name for name in known if last(name) in MASKS), None)
+    results: list[Finding | None] = []
+    for meaning, shape in itertools.product(MEANINGS if argument else (), SHAPES):
+        mask, source = replace(meaning, argument=str(argument), shape=shape), subject.attended[0]
+        guess = replace(subject, claims=replace(subject.claims, mask=mask), traces={})
+        with suppress(Exception):  # it takes another kind
+            pairs = _pairs(guess, source, next(_patterns(guess, source)))
+            broken = (claimed_padding.finding(pair) for pair in pairs if not pair.agrees)
+            results.append(next(broken, None))
+    errors = [x for x in results if x is not None]
+    ignored = [x for x in errors if x.cause == "mask ignored"]
+    sure = [x for cause in SURE for x in errors if x.cause == cause]
+    if not errors or len(errors) < len(results) or not (sure or len(ignored) == len(errors)):
+        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
+        return
+    error = (sure or ignored)[0]
+    done = f"{error.done}, with {argument} as booleans, numbers, inverted, and added"
+    # Without a softmax, it may be there for others' sake.
+    level: Level = "error" if sure or locate.softmaxes(subject) else "warning"
+    yield replace(error, done=done, level=level)
+
+
+@relation("sequence 1 changed by {off}", "sequence 1 stays the same")
+def empty_rows(subject: Subject) -> Pairs:
+    """A sequence of which everything is masked spoils no other, and is not NaN."""
+    claim = subject.claims.mask
+    if claim is None or subject.n_sequences < 2:
+        return
+    shape = subject.n_sequences, subject.length(padded(subject)[0])
+    open_ = torch.ones(shape, dtype=torch.bool)
+    closed = open_.index_fill(0, torch.tensor(0), False)
+    inputs, done = subject.fresh(0), "masked all of sequence 0"
+    whole, output = (rows(subject, mask_inputs(subject, inputs, x)) for x in (open_, closed))
+    if claim.shape.startswith("b"):
+        yield Pair(done, whole, output, "mask of another sequence", slice(1, None))
+    if not output.isfinite().all():
+        found, right = "its outputs are NaN", "zeros, or anything finite that nobody uses"
+        yield finding("fully masked rows give NaN", done, found, right, "warning")
