@@ -23,12 +23,11 @@ from attnbook.doctor import (
     cached,
     calls,
     heads,
-    invariants,
     losses,
     padded,
     positions,
     projections,
-    reach,
+    relations,
     residuals,
     same,
     scale,
@@ -36,6 +35,7 @@ from attnbook.doctor import (
 )
 from attnbook.doctor.causes import CAUSES, finding
 from attnbook.doctor.claims import Claims, Mask
+from attnbook.doctor.invariants import derivatives, learning
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
@@ -62,7 +62,7 @@ CHECKS: dict[str, Check] = {
     "same as": Check(same.same_as, needs="same_as"),
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
     "tying": Check(projections.tying),
-    "start": Check(invariants.start),
+    "start": Check(learning.start),
     # Then, as if it had never been called:
     "calls are independent": Check(calls.memory),
     # And in the order of what they find:
@@ -79,15 +79,15 @@ CHECKS: dict[str, Check] = {
     "groups": Check(heads.groups),
     "scale": Check(scale.scale),
     "masks": Check(weights.masks),
-    "mixing": Check(reach.mixing, MODELS),
-    "batch": Check(reach.batch, MODELS),
-    "order of sequences": Check(reach.order_of_sequences, MODELS),
-    "future": Check(reach.future, ROWS),
-    "prefix": Check(reach.prefix, ROWS),
+    "mixing": Check(relations.mixing, MODELS),
+    "batch": Check(relations.batch, MODELS),
+    "order of sequences": Check(relations.order_of_sequences, MODELS),
+    "future": Check(relations.future, ROWS),
+    "prefix": Check(relations.prefix, ROWS),
     "padding": Check(padded.padding, MODELS),
     "empty rows": Check(padded.empty_rows, MODELS, "mask"),
     "memory": Check(blocks.memory, ROWS),
-    "order": Check(reach.order, ROWS),
+    "order": Check(relations.order, ROWS),
     "positions": Check(positions.positions, MODELS),
     "pairs": Check(positions.pairs, ROWS),
     "window": Check(blocks.window, needs="window"),
@@ -97,10 +97,10 @@ CHECKS: dict[str, Check] = {
     "norm order": Check(blocks.norm_order),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(cached.cache, ("attention", "tokens"), "cache"),
-    "train = eval": Check(invariants.train_and_eval),
-    "dropout": Check(invariants.dropout),
-    "gradients": Check(invariants.gradients),
-    "derivatives": Check(invariants.derivatives, MODELS),
+    "train = eval": Check(learning.train_and_eval),
+    "dropout": Check(learning.dropout),
+    "gradients": Check(learning.gradients),
+    "derivatives": Check(derivatives.derivatives, MODELS),
     "half precision": Check(calls.half_precision, MODELS),
     "masks in the loss": Check(losses.future, LOSS),
     "sequences in the loss": Check(losses.order_of_sequences, LOSS),

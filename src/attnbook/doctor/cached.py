@@ -11,7 +11,7 @@ from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.manners import restored
 from attnbook.doctor.observed import Results
-from attnbook.doctor.relations import Pair, rows
+from attnbook.doctor.relations import Pair, reads_free_slots, rows
 from attnbook.doctor.subject import (
     DIFFERENT,
     Inputs,
@@ -150,13 +150,6 @@ def _order(full: Trace, last: Trace) -> str:
                 turned = ((x.norm(dim=-1) - y.norm(dim=-1)).abs() <= close).all()
                 return "turned again" if turned else "other content"
     return ""
-
-
-def reads_free_slots(trace: Trace) -> bool:
-    """True if an attention gives weight to keys and values that are all zeros."""
-    free = [~(a.key.any(-1) | a.value.any(-1)) for a in trace.attentions]  # (n, keys)
-    weights = [a.weights.amax(1) for a in trace.attentions]
-    return any(bool((x[slots] > 0).any()) for x, slots in zip(weights, free, strict=True))
 
 
 def _repeated(trace: Trace, n: int) -> bool:

@@ -18,42 +18,40 @@ from attnbook.doctor.manners import restored
 from attnbook.doctor.masking import as_claimed, block, forbids_everything
 from attnbook.doctor.modes import foreign, random_operations
 from attnbook.doctor.observed import Results
-from attnbook.doctor.padded import padded
+from attnbook.doctor.padded import padded, patterns
 from attnbook.doctor.relations import differ
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Inputs, Subject, cast, copied, seed_all
 
 MODES = {False: "evaluation", True: "training"}
+NO_KEY = {
+    "strictly later": "inverted mask",
+    "strictly earlier": "a token does not attend to itself",
+}
+"""Why the last token, or the first, has no key that is open."""
 
 
 def finite(subject: Subject) -> Results:
     """No NaN or infinity for ordinary inputs, or long vectors; no attention is closed."""
     masks, closed = _other_masks(subject), forbids_everything(locate.trace_of(subject))
-    ids, claim = subject.is_ids(subject.target), subject.claims.mask
-    given = "random ids" if ids else "normal vectors"
-    for scale in (1.0,) if ids else (1.0, 40.0):
+    shapes = [locate.pattern(support) for support in locate.supports(subject)]
+    for scale, cause in ((1.0, "NaN or infinity"), (40.0, "overflow")):
+        if scale > 1 and subject.is_ids(subject.target):
+            return
         output = subject.run(subject.fresh(0, scale))
         n_wrong = int((~output.isfinite()).sum())
-        if not n_wrong and not (masks and closed):
-            continue
-        otherwise = "overflow" if scale > 1 else "NaN or infinity"
-        cause = _why_closed(subject, masks) if closed else _why_infinite(subject, otherwise)
-        done = f"called it with {given}" + " 40 times as long" * (scale > 1)
-        found = f"{n_wrong} of {output.numel()} numbers are NaN or infinite"
-        found += "; the mask forbids every key to all" * closed
-        level: Level = "warning" if scale > 1 else "error"
-        error = finding(cause, done, found, "numbers, and keys that are open", level)
-        by_claim = closed and claim is not None and claim.argument in masks
-        yield as_claimed(subject, error) if by_claim else error
-        return
-
-
-def _why_infinite(subject: Subject, otherwise: str) -> str:
-    """Why outputs are not numbers: the first tokens may have no key that is open."""
-    patterns = [locate.pattern(s) for s in locate.supports(subject)]
-    if "strictly later" in patterns:
-        return "inverted mask"
-    return "a token does not attend to itself" if "strictly earlier" in patterns else otherwise
+        if n_wrong or (masks and closed):
+            cause = next((NO_KEY[shape] for shape in NO_KEY if shape in shapes), cause)
+            cause = _why_closed(subject, masks) if closed else cause
+            done = f"called it with tokens {scale:.0f} times as long as those of the example"
+            found = f"{n_wrong} of {output.numel()} numbers are NaN or infinite"
+            found += "; the mask forbids every key to all" * closed
+            level: Level = "warning" if scale > 1 else "error"
+            error = finding(cause, done, found, "numbers, and keys that are open", level)
+            claim = subject.claims.mask
+            by_claim = closed and claim is not None and claim.argument in masks
+            yield as_claimed(subject, error) if by_claim else error
+            return
 
 
 def _why_closed(subject: Subject, masks: Inputs) -> str:
@@ -103,12 +101,12 @@ def settings(subject: Subject) -> Results:
                 states.append((torch.get_rng_state().tolist(), numpys, random.getstate()))
             for name in (n for n, x in before.items() if after[n] != x):
                 found = f"{name} was {before[name]}, and is {after[name]}"
-                done = f"called it in {MODES[training]}"
-                yield finding("changes modes", done, found, "as before")
+                yield finding(
+                    "changes modes", f"called it in {MODES[training]}", found, "as before"
+                )
                 return
         if any(one == other for one, other in zip(*states, strict=True)):
-            found = "a generator's state is the same after both calls"
-            done = "called it after two seeds"
+            done, found = "called it after two seeds", "a generator is in the same state after both"
             yield finding("seeds the generator", done, found, "it depends on the seed")
             return
 
@@ -126,36 +124,30 @@ def _settings(subject: Subject) -> dict[str, Any]:
 
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
-    for done, found in _memories(subject):
-        yield finding("remembers the last call", done, found, "the same as without it")
-        return
+    for done in itertools.islice(_memories(subject), 1):
+        found, right = "its output depends on the calls before", "the same as by itself"
+        yield finding("remembers the last call", done, found, right)
 
 
-def _memories(subject: Subject) -> Iterator[tuple[str, str]]:
-    """What was done, and how a call depends on those before."""
+def _memories(subject: Subject) -> Iterator[str]:
+    """Calls that depend on those before."""
     first, second = subject.fresh(0), subject.fresh(1)
-    between = {"another": second}
+    between = {"another": second, "the same with another mask": {**first, **_other_masks(subject)}}
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         between["a shorter one"] = subject.sliced(second, max(1, subject.n_tokens // 2))
-    if masks := _other_masks(subject):
-        between["the same with another mask"] = {**first, **masks}
     drawn = _draws_its_start(subject, first)
     for name, other in between.items():
         outputs = _in_a_row(subject, first, other, first)
-        if len(outputs) < 2:  # it takes one length, or mask, only
-            continue
-        done = f"called it with one input, {name}, and the first again"
-        if len(outputs) == 2:
-            yield done, "the third call raised"
-        elif differ(outputs[0], outputs[2]):
-            yield done, "the third call differs from the first"
-        if not drawn and any(differ(outputs[1], x) for x in _in_a_row(subject, other)):
-            yield done, "the second call differs from the same without the first"
+        if len(outputs) > 1 and (len(outputs) == 2 or differ(outputs[0], outputs[2])):
+            yield f"called it with one input, {name}, and the first again"
+        by_itself = _in_a_row(subject, other)
+        if len(outputs) > 1 and not drawn and any(differ(outputs[1], x) for x in by_itself):
+            yield f"called it with one input, and {name}"
     for training, done in ((False, "changed its weights"), (True, "set it to training")):
         before = (False, False, True)
         alone, again, after = (_called_later(subject, first, called, training) for called in before)
         if not drawn and not differ(alone, again) and differ(again, after):
-            yield f"called it, {done}, and called it again", "the outputs depend on the first call"
+            yield f"called it, {done}, and called it again"
 
 
 def _in_a_row(subject: Subject, *calls: Inputs) -> list[Tensor]:
@@ -216,13 +208,9 @@ def _all_ids(subject: Subject) -> Iterator[Inputs]:
 
 
 def _with_padding(subject: Subject) -> Inputs:
-    """Other tokens, of which the last are masked, if there is a mask."""
-    if subject.claims.mask is None:
-        return subject.fresh(0)
+    """Other tokens, the last of which are padding, if the claims say how it is told."""
     name = padded(subject)[0]
-    allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
-    allowed[:, -1] = False
-    return block(subject, subject.fresh(0), name, allowed)
+    return block(subject, subject.fresh(0), name, next(patterns(subject, name)))
 
 
 def half_precision(subject: Subject) -> Results:
@@ -233,10 +221,9 @@ def half_precision(subject: Subject) -> Results:
         return
     for dtype in (torch.bfloat16, torch.float16):
         try:
-            module = copy.deepcopy(subject.modules[0]).to(dtype)
-            twin = replace(subject, module=module)
-            finite = bool(twin.run(cast(inputs, dtype)).isfinite().all())
-            found = "" if finite else "outputs are NaN or infinite"
+            twin = replace(subject, module=copy.deepcopy(subject.modules[0]).to(dtype))
+            numbers = twin.run(cast(inputs, dtype)).isfinite().all()
+            found = "" if numbers else "outputs are NaN or infinite"
         except Exception as error:  # whatever it can't do
             found = f"it raised {type(error).__name__}: {error}".partition("\n")[0][:120]
             if "overflow" not in str(error):

@@ -1,74 +1,54 @@
 """Padding and masked tokens change nothing."""
 
-import itertools
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.claims import Mask
 from attnbook.doctor.invariants.leaks import padding_leak
 from attnbook.doctor.masking import TURNED, as_claimed, block, forbids_everything, mask_inputs
 from attnbook.doctor.observed import Results
-from attnbook.doctor.reach import groups
 from attnbook.doctor.relations import (
     ROUNDING,
     Pair,
     Pairs,
+    groups,
     other_tokens,
     relation,
     rows,
     rows_if_possible,
 )
-from attnbook.doctor.report import Finding, Level, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, last
+from attnbook.doctor.report import Finding, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
 from attnbook.doctor.trace import SOFTMAX
-
-MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
-MEANINGS = (
-    *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
-    Mask("", "", "attend", "int"),
-    Mask("", "", "add", "float"),
-)
-SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
-SURE = (
-    *("mask of another sequence", "mask on the queries"),
-    *("masked with a finite number", "mask added as a number"),
-)
-"""What no mistake about the meaning of a mask looks like; the first is the surest."""
 
 
 def padding(subject: Subject) -> Results:
     """Padding and masked tokens change nothing, and the rest does."""
+    results = _padding(subject)
+    yield from (as_claimed(subject, x) if isinstance(x, Finding) else x for x in results)
+
+
+@relation("the outputs of real tokens changed by {off}{where}", "they stay the same")
+def _padding(subject: Subject) -> Pairs:
+    """Calls with padding that differ by what is padded only."""
     names, claims = padded(subject), subject.claims
     if min(map(subject.length, names)) < 4:
         yield NotJudged("padding", "the example is shorter than four tokens")
     elif claims.mask is None and claims.padding_id is None:
-        yield from _guessed(subject)
+        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
     elif claims.mask is None and not any(map(subject.is_ids, names)):
         yield NotJudged("padding", "its tokens are vectors, not ids", "mask=…")
     else:
-        results = claimed_padding(subject)
-        yield from (as_claimed(subject, x) if isinstance(x, Finding) else x for x in results)
-
-
-@relation("the outputs of real tokens changed by {off}{where}", "they stay the same")
-def claimed_padding(subject: Subject) -> Pairs:
-    """Padding of the patterns that a batch has, where the claims say how it is told."""
-    compared = False
-    for name in padded(subject):
-        yield from _neighbours(subject, name)
-        for allowed in _patterns(subject, name):
-            for pair in _pairs(subject, name, allowed):
-                compared = True
-                yield replace(pair, why=partial(_turned_or, subject, name, allowed, pair))
-    if not compared:
-        yield NotJudged("padding", "it takes one length only")
+        cases = ((name, real) for name in names for real in patterns(subject, name))
+        pairs = (pair for case in cases for pair in _pairs(subject, *case))
+        for name in names:
+            yield from _neighbours(subject, name)
+        yield next(pairs, NotJudged("padding", "it takes one length only"))
+        yield from pairs
 
 
 def padded(subject: Subject) -> list[str]:
@@ -82,8 +62,8 @@ def padded(subject: Subject) -> list[str]:
     return [claim.source or usual]
 
 
-def _patterns(subject: Subject, name: str) -> Iterator[Tensor]:
-    """Where real tokens are: padding is last; then in between and first, if the mask can say so."""
+def patterns(subject: Subject, name: str) -> Iterator[Tensor]:
+    """Where real tokens are: padding is last; then in between and first, if a mask can say so."""
     length = subject.length(name)
     ends = torch.tensor([length - 1 - i % 2 for i in range(subject.n_sequences)])
     allowed = torch.arange(length) < ends[:, None]
@@ -112,7 +92,10 @@ def _neighbours(subject: Subject, name: str) -> Iterator[Pair]:
     real[0, n // 2 :] = False
     output = rows(subject, block(subject, inputs, name, real))
     if output.shape == whole.shape:  # it may be cut to the longest
-        done, cause = f"padded sequence 0 of {name}, and watched the others", SURE[0]
+        done, cause = (
+            f"padded sequence 0 of {name}, and watched the others",
+            "mask of another sequence",
+        )
         yield Pair(done, whole, output, cause, slice(1, None), ROUNDING)
 
 
@@ -154,20 +137,14 @@ def _other_padding(
     return Pair(done, output.nan_to_num(), other, why, (sequence, real))
 
 
-def _turned_or(subject: Subject, name: str, allowed: Tensor, pair: Pair) -> tuple[str, str]:
-    """Why a pair differs: perhaps the mask means the other thing, and then all is well."""
+def _why(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
+    """Why padding changes the outputs of real tokens, and where."""
     claim = subject.claims.mask
     if claim is not None and claim.true in TURNED:
         claims = replace(subject.claims, mask=replace(claim, true=TURNED[claim.true]))
         turned = replace(subject, claims=claims, traces={})
         if all(pair.agrees for pair in _pairs(turned, name, allowed)):
             return "inverted mask", ""
-    return pair.cause()
-
-
-def _why(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> tuple[str, str]:
-    """Why padding changes the outputs of real tokens, and where."""
-    claim = subject.claims.mask
     if forbids_everything(subject.trace(inputs)):
         return "mask forbids everything", ""
     if claim is None or not subject.run(inputs).equal(subject.run(subject.fresh(0))):
@@ -187,31 +164,6 @@ def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tenso
         return _other_padding(subject, name, single, allowed[:1], 0).agrees
     except Exception:  # it takes one size only
         return False
-
-
-def _guessed(subject: Subject) -> Results:
-    """A mask of a usual name that fails in no way that another meaning could explain."""
-    known = (*subject.inputs, *subject.optional) if subject.is_self else ()
-    argument = next((name for name in known if last(name) in MASKS), None)
-    results: list[Finding | None] = []
-    for meaning, shape in itertools.product(MEANINGS if argument else (), SHAPES):
-        mask, source = replace(meaning, argument=str(argument), shape=shape), subject.attended[0]
-        guess = replace(subject, claims=replace(subject.claims, mask=mask), traces={})
-        with suppress(Exception):  # it takes another kind
-            pairs = _pairs(guess, source, next(_patterns(guess, source)))
-            broken = (claimed_padding.finding(pair) for pair in pairs if not pair.agrees)
-            results.append(next(broken, None))
-    errors = [x for x in results if x is not None]
-    ignored = [x for x in errors if x.cause == "mask ignored"]
-    sure = [x for cause in SURE for x in errors if x.cause == cause]
-    if not errors or len(errors) < len(results) or not (sure or len(ignored) == len(errors)):
-        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
-        return
-    error = (sure or ignored)[0]
-    done = f"{error.done}, with {argument} as booleans, numbers, inverted, and added"
-    # Without a softmax, it may be there for others' sake.
-    level: Level = "error" if sure or locate.softmaxes(subject) else "warning"
-    yield replace(error, done=done, level=level)
 
 
 @relation("sequence 1 changed by {off}", "sequence 1 stays the same")
