@@ -3,8 +3,6 @@
 import copy
 import itertools
 import random
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -96,14 +94,12 @@ def settings(subject: Subject) -> Results:
                 seed_all(seed)
                 before = _settings(subject)
                 subject.call(subject.fresh(0))
-                after = _settings(subject)
+                switched = [name for name, x in _settings(subject).items() if before[name] != x]
                 numpys = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
                 states.append((torch.get_rng_state().tolist(), numpys, random.getstate()))
-            for name in (n for n, x in before.items() if after[n] != x):
-                found = f"{name} was {before[name]}, and is {after[name]}"
-                yield finding(
-                    "changes modes", f"called it in {MODES[training]}", found, "as before"
-                )
+            if switched:
+                done, found = f"called it in {MODES[training]}", f"{switched[0]} is another"
+                yield finding("changes modes", done, found, "as before")
                 return
         if any(one == other for one, other in zip(*states, strict=True)):
             done, found = "called it after two seeds", "a generator is in the same state after both"
@@ -124,39 +120,35 @@ def _settings(subject: Subject) -> dict[str, Any]:
 
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
-    for done in itertools.islice(_memories(subject), 1):
-        found, right = "its output depends on the calls before", "the same as by itself"
-        yield finding("remembers the last call", done, found, right)
-
-
-def _memories(subject: Subject) -> Iterator[str]:
-    """Calls that depend on those before."""
     first, second = subject.fresh(0), subject.fresh(1)
-    between = {"another": second, "the same with another mask": {**first, **_other_masks(subject)}}
+    others = {"another": second, "the same with another mask": {**first, **_other_masks(subject)}}
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
-        between["a shorter one"] = subject.sliced(second, max(1, subject.n_tokens // 2))
-    drawn = _draws_its_start(subject, first)
-    for name, other in between.items():
-        outputs = _in_a_row(subject, first, other, first)
-        if len(outputs) > 1 and (len(outputs) == 2 or differ(outputs[0], outputs[2])):
-            yield f"called it with one input, {name}, and the first again"
-        by_itself = _in_a_row(subject, other)
-        if len(outputs) > 1 and not drawn and any(differ(outputs[1], x) for x in by_itself):
-            yield f"called it with one input, and {name}"
-    for training, done in ((False, "changed its weights"), (True, "set it to training")):
-        before = (False, False, True)
-        alone, again, after = (_called_later(subject, first, called, training) for called in before)
-        if not drawn and not differ(alone, again) and differ(again, after):
-            yield f"called it, {done}, and called it again"
+        others["a shorter one"] = subject.sliced(second, max(1, subject.n_tokens // 2))
+    calls = {f"one input, {name}, and the first again": [x, first] for name, x in others.items()}
+    if not _draws_its_start(subject, first):
+        calls |= {f"one input, and then {name}": [x] for name, x in others.items()}
+        calls["one input in evaluation, and then in training"] = [first]
+    for done, later in calls.items():
+        if _remembers(subject, [first, *later], training=done.endswith("training")):
+            found, right = "the last output depends on the calls before", "the same as by itself"
+            yield finding("remembers the last call", f"called it with {done}", found, right)
+            return
 
 
-def _in_a_row(subject: Subject, *calls: Inputs) -> list[Tensor]:
-    """The outputs of calls one after the other, up to one that raises."""
-    outputs: list[Tensor] = []
-    with restored(subject.module), suppress(Exception):
-        for inputs in calls:
-            outputs.append(subject.run(inputs))
-    return outputs
+def _remembers(subject: Subject, calls: list[Inputs], *, training: bool) -> bool:
+    """True if the last call, in training or not, gives something else than by itself."""
+    outputs = []
+    for before in ([], [], calls[:-1]):
+        with restored(subject.module):
+            try:
+                for inputs in before:
+                    subject.run(inputs)
+                with subject.mode(training=training):
+                    outputs.append(subject.run(calls[-1]))
+            except Exception:  # it takes one length, or mask, only
+                return False
+    alone, again, after = outputs
+    return not differ(alone, again) and differ(alone, after)
 
 
 def _draws_its_start(subject: Subject, inputs: Inputs) -> bool:
@@ -168,43 +160,22 @@ def _draws_its_start(subject: Subject, inputs: Inputs) -> bool:
         return not all(map(torch.equal, saved, before))
 
 
-def _called_later(subject: Subject, inputs: Inputs, called: bool, training: bool) -> Tensor:
-    """The output in training, or with other weights, after a call or without."""
-    with restored(subject.module), torch.no_grad():
-        if called:
-            subject.run(inputs)
-        with subject.mode(training=True):
-            if training:
-                return subject.run(inputs)
-            for p in subject.parameters.values():
-                if p.requires_grad and p.dim():
-                    p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
-        with subject.mode(training=False):
-            return subject.run(inputs)
-
-
 def untouched(subject: Subject) -> Results:
     """Arguments are as before."""
-    for training, inputs in itertools.product((False, True), _all_ids(subject)):
-        given = copied(inputs)
+    masks, inputs = _other_masks(subject), subject.fresh(0)
+    ids = {n: inputs[n] for n in subject.sources if subject.is_ids(n)}
+    all_ids = {n: torch.arange(x.numel()) % subject.vocabulary(n) for n, x in ids.items()}
+    counted = {n: all_ids[n].view_as(x).to(x) for n, x in ids.items()}
+    calls = ({**subject.inputs, **masks}, _with_padding(subject), {**inputs, **counted})
+    for training, arguments in itertools.product((False, True), calls):
+        given = copied(arguments)
         with torch.no_grad(), subject.mode(training=training):
             subject.apply(given)
         for name in (n for n, x in given.items() if isinstance(x, Tensor)):
-            if differ(given[name], inputs[name]):
+            if differ(given[name], arguments[name]):
                 done, found = f"called it in {MODES[training]}", f"{name} was changed"
                 yield finding("changes its arguments", done, found, "it stays as it was")
                 return
-
-
-def _all_ids(subject: Subject) -> Iterator[Inputs]:
-    """The example, other tokens, some masked, and inputs with one id after the other."""
-    yield {**subject.inputs, **_other_masks(subject)}
-    yield _with_padding(subject)
-    for name in filter(subject.is_ids, subject.sources):
-        ids, size = subject.inputs[name], subject.vocabulary(name)
-        for start in range(0, min(size, 10 * ids.numel()), ids.numel()):  # of a large vocabulary
-            new = (start + torch.arange(ids.numel())) % size
-            yield {**subject.fresh(0), name: new.view_as(ids).to(ids)}
 
 
 def _with_padding(subject: Subject) -> Inputs:
