@@ -2,16 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbook.doctor import locate
-from attnbook.doctor.causes import finding
 from attnbook.doctor.manners import restored
-from attnbook.doctor.observed import Results
-from attnbook.doctor.relations import Pair, reads_free_slots, rows
+from attnbook.doctor.relations import Pair, Pairs, reads_free_slots, relation, rows
 from attnbook.doctor.subject import (
     DIFFERENT,
     Inputs,
@@ -28,31 +27,34 @@ Step = Callable[[Any, Tensor, Any], tuple[Any, Any]]
 TOLERANCE = 20 * DIFFERENT
 
 
-def cache(subject: Subject) -> Results:
+@relation("outputs differ from the full pass by {off}", "the same outputs")
+def cache(subject: Subject) -> Pairs:
     """Token after token, in chunks, and for a second sequence, it gives what it gives at once."""
-    step, n = step_of(subject), subject.n_tokens
-    one, first, second = [1] * n, subject.fresh(0), subject.fresh(1)
+    step, n, inputs = step_of(subject), subject.n_tokens, subject.fresh(0)
+    one, done = [1] * n, "called it with a cache: "
     plans = {
-        "token after token": (first, one),
-        "one token after many": (first, [n - 2, 1, 1]),
-        "in chunks": (first, [2, n - 4, 2] if n > 4 else [1, n - 1]),
-        "a chunk at the end": (first, [n - 3, 3] if n > 4 else [n - 1, 1]),
-        "a second sequence": (second, one),
+        "token after token": one,
+        "one token after many": [n - 2, 1, 1],
+        "in chunks": [2, n - 4, 2] if n > 4 else [1, n - 1],
+        "a chunk at the end": [n - 3, 3] if n > 4 else [n - 1, 1],
     }
-    wrong: dict[str, Pair] = {}
-    for name, (inputs, sizes) in plans.items():
+    for name, sizes in plans.items():
         with restored(subject.module):
-            if inputs is second:
-                in_pieces(subject, step, first, sizes)
             pieces = in_pieces(subject, step, inputs, sizes)
-        pair = Pair(name, rows(subject, inputs), pieces, "", tolerance=TOLERANCE)
-        if not pair.agrees:
-            wrong[name] = pair
-    if wrong:
-        cause = _cause(subject, step, wrong)
-        done = "called it with a cache: token after token, and in pieces"
-        by = ", ".join(f"{pair.difference:.1e} ({name})" for name, pair in wrong.items())
-        yield finding(cause, done, f"outputs differ from the full pass by {by}", "the same outputs")
+        full = rows(subject, inputs)
+        off = (changed(full, pieces) > TOLERANCE).any(0)
+        causes = _of_tokens(subject, step, off) if sizes is one else _of_chunks(subject, step)
+        yield Pair(done + name, full, pieces, partial(_first, causes), tolerance=TOLERANCE)
+    second, cause = subject.fresh(1), "remembers the last call"
+    with restored(subject.module):
+        pieces = [in_pieces(subject, step, x, one) for x in (inputs, second)][1]
+    done += "a second sequence"
+    yield Pair(done, rows(subject, second), pieces, cause, tolerance=TOLERANCE)
+
+
+def _first(causes: Iterator[tuple[str, bool]]) -> tuple[str, str]:
+    """The first of the causes that holds, of no place."""
+    return next((cause for cause, holds in causes if holds), "cached differs from full"), ""
 
 
 def step_of(subject: Subject) -> Step:
@@ -62,6 +64,7 @@ def step_of(subject: Subject) -> Step:
 
 
 def _past_key_values(module: Any, new: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """A step as Hugging Face's models take it."""
     result = module(new, past_key_values=state, use_cache=True)
     return output_of(result), result.past_key_values
 
@@ -77,15 +80,6 @@ def in_pieces(subject: Subject, step: Step, inputs: Inputs, sizes: list[int]) ->
     return torch.cat(parts, 1)
 
 
-def _cause(subject: Subject, step: Step, wrong: dict[str, Pair]) -> str:
-    """Why the cache gives something else: the first of the possible causes that holds."""
-    if [*wrong] == ["a second sequence"]:
-        return "remembers the last call"
-    by_token = wrong.get("token after token")
-    causes = _of_tokens(subject, step, by_token) if by_token else _of_chunks(subject, step)
-    return next((cause for cause, holds in causes if holds), "cached differs from full")
-
-
 def _of_chunks(subject: Subject, step: Step) -> Iterator[tuple[str, bool]]:
     """What is wrong if several tokens at once go wrong: causes, and whether they hold."""
     n, sizes = subject.n_tokens, [subject.n_tokens - 3, 3]
@@ -95,13 +89,12 @@ def _of_chunks(subject: Subject, step: Step) -> Iterator[tuple[str, bool]]:
     yield "chunks do not see the cache", not _reaches(subject, step, sizes, n - 4, n - 3)
 
 
-def _of_tokens(subject: Subject, step: Step, pair: Pair) -> Iterator[tuple[str, bool]]:
+def _of_tokens(subject: Subject, step: Step, off: Tensor) -> Iterator[tuple[str, bool]]:
     """What is wrong if token after token goes wrong: causes, and whether they hold."""
     n, window, sizes = subject.n_tokens, subject.claims.window, [1] * subject.n_tokens
     full, last = locate.trace_of(subject), _last(subject, step, sizes)
     order = _order(full, last)
-    wrong_tokens = (changed(pair.left, pair.right) > TOLERANCE).any(0)
-    if window is not None and not wrong_tokens[:window].any():  # what was kept is dropped
+    if window is not None and not off[:window].any():  # what was kept is dropped
         moved = order == "the new token elsewhere"
         yield "positions restart with the cache", moved and locate.has_positions(subject)
         yield "slots of the cache exchanged", True
@@ -112,10 +105,8 @@ def _of_tokens(subject: Subject, step: Step, pair: Pair) -> Iterator[tuple[str, 
     yield "mask at the upper left", not _reaches(subject, step, sizes, n - 2, -1)
     yield "cache in another order", order == "another order"
     yield "cached keys turned again", order == "turned again"
-    yield (
-        "positions restart with the cache",
-        order != "other content" and locate.has_positions(subject),
-    )
+    known = order != "other content"
+    yield "positions restart with the cache", known and locate.has_positions(subject)
 
 
 def _last(subject: Subject, step: Step, sizes: list[int]) -> Trace:
@@ -133,23 +124,29 @@ def _last(subject: Subject, step: Step, sizes: list[int]) -> Trace:
 def _order(full: Trace, last: Trace) -> str:
     """How the first attention's cached keys and values differ from those of a full pass."""
     for whole, cached in zip(full.attentions[:1], last.attentions[:1], strict=False):
-        for x, y in ((whole.key, cached.key), (whole.value, cached.value)):
-            close = TOLERANCE * x.abs().max()
-            if not ((x[:, -1:] - y).abs().amax((0, 2)) <= close).any():
-                return "the new token elsewhere"
-            x = x[:, -y.shape[1] :]  # what a window has kept
-            if x.shape != y.shape:
-                continue
-            x, y = (z[:, x.any(-1).any(0)] for z in (x, y))  # the slots that are used
-            same = (x[:, :, None] - y[:, None]).abs().amax((0, 3)) <= close
-            if same.diagonal().all():
-                continue
-            if same.any(0).all() and same.any(1).all():
-                return "another order"
-            if same[-1, -1]:  # the new token's are right
-                turned = ((x.norm(dim=-1) - y.norm(dim=-1)).abs() <= close).all()
-                return "turned again" if turned else "other content"
+        orders = (_differ(whole.key, cached.key), _differ(whole.value, cached.value))
+        return next(filter(None, orders), "")
     return ""
+
+
+def _differ(x: Tensor, y: Tensor) -> str:
+    """How cached keys or values, (n, tokens, d), differ from those of a full pass."""
+    close = TOLERANCE * x.abs().max()
+    if not ((x[:, -1:] - y).abs().amax((0, 2)) <= close).any():
+        return "the new token elsewhere"
+    x = x[:, -y.shape[1] :]  # what a window has kept
+    if x.shape != y.shape:
+        return ""
+    x, y = (z[:, x.any(-1).any(0)] for z in (x, y))  # the slots that are used
+    same = (x[:, :, None] - y[:, None]).abs().amax((0, 3)) <= close
+    if same.diagonal().all():
+        return ""
+    if same.any(0).all() and same.any(1).all():
+        return "another order"
+    if not same[-1, -1]:  # the new token's are wrong, too
+        return ""
+    turned = ((x.norm(dim=-1) - y.norm(dim=-1)).abs() <= close).all()
+    return "turned again" if turned else "other content"
 
 
 def _repeated(trace: Trace, n: int) -> bool:

@@ -92,11 +92,8 @@ def _neighbours(subject: Subject, name: str) -> Iterator[Pair]:
     real[0, n // 2 :] = False
     output = rows(subject, block(subject, inputs, name, real))
     if output.shape == whole.shape:  # it may be cut to the longest
-        done, cause = (
-            f"padded sequence 0 of {name}, and watched the others",
-            "mask of another sequence",
-        )
-        yield Pair(done, whole, output, cause, slice(1, None), ROUNDING)
+        done = f"padded sequence 0 of {name}, and watched the others"
+        yield Pair(done, whole, output, "mask of another sequence", slice(1, None), ROUNDING)
 
 
 def _pairs(subject: Subject, name: str, allowed: Tensor) -> Iterator[Pair]:
