@@ -22,6 +22,8 @@ from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Inputs, Subject, cast, copied, seed_all
 
 MODES = {False: "evaluation", True: "training"}
+SCALES = {1.0: "NaN or infinity", 40.0: "overflow"}
+"""By how much vectors are longer than the example's, and what it is called if that fails."""
 NO_KEY = {
     "strictly later": "inverted mask",
     "strictly earlier": "a token does not attend to itself",
@@ -32,31 +34,30 @@ NO_KEY = {
 def finite(subject: Subject) -> Results:
     """No NaN or infinity for ordinary inputs, or long vectors; no attention is closed."""
     masks, closed = _other_masks(subject), forbids_everything(locate.trace_of(subject))
-    shapes = [locate.pattern(support) for support in locate.supports(subject)]
-    for scale, cause in ((1.0, "NaN or infinity"), (40.0, "overflow")):
+    for scale, cause in SCALES.items():
         if scale > 1 and subject.is_ids(subject.target):
             return
         output = subject.run(subject.fresh(0, scale))
         n_wrong = int((~output.isfinite()).sum())
         if n_wrong or (masks and closed):
-            cause = next((NO_KEY[shape] for shape in NO_KEY if shape in shapes), cause)
-            cause = _why_closed(subject, masks) if closed else cause
             done = "called it with tokens like the example's" + ", 40 times as long" * (scale > 1)
             found = f"{n_wrong} of {output.numel()} numbers are NaN or infinite"
             found += "; the mask forbids every key to all" * closed
+            cause, right = _why_not_finite(subject, masks, cause), "numbers, and keys that are open"
             level: Level = "warning" if scale > 1 else "error"
-            error = finding(cause, done, found, "numbers, and keys that are open", level)
-            claim = subject.claims.mask
-            by_claim = closed and claim is not None and claim.argument in masks
-            yield as_claimed(subject, error) if by_claim else error
+            error = finding(cause, done, found, right, level)
+            yield as_claimed(subject, error) if masks and closed else error
             return
 
 
-def _why_closed(subject: Subject, masks: Inputs) -> str:
-    """Why an attention is closed: by a mask that is turned around, or by any."""
-    traces = [subject.trace({**subject.fresh(0), name: other}) for name, other in masks.items()]
-    closed = bool(traces) and all(map(forbids_everything, traces))
-    return "mask forbids everything" if closed else "inverted mask"
+def _why_not_finite(subject: Subject, masks: Inputs, otherwise: str) -> str:
+    """Why outputs are not numbers: perhaps no key is open, to any query or to one of them."""
+    if forbids_everything(locate.trace_of(subject)):
+        traces = [subject.trace({**subject.fresh(0), name: x}) for name, x in masks.items()]
+        closed = bool(traces) and all(map(forbids_everything, traces))
+        return "mask forbids everything" if closed else "inverted mask"
+    shapes = [locate.pattern(support) for support in locate.supports(subject)]
+    return next((NO_KEY[shape] for shape in NO_KEY if shape in shapes), otherwise)
 
 
 def _other_masks(subject: Subject) -> Inputs:

@@ -341,7 +341,6 @@ CAUSES: dict[str, Cause] = {
         "keep nothing in self between calls: pass the cache in and out", ALL
     ),
     "changes its arguments": Cause("x = x + y, not x += y", ALL),
-    "changes its buffers": Cause("no update of buffers in evaluation"),
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients
     "parameter gets no gradient": Cause(

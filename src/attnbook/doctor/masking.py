@@ -16,20 +16,25 @@ TURNED: dict[str, Literal["attend", "blocked"]] = {"attend": "blocked", "blocked
 
 def without_padding(subject: Subject, masks: set[str]) -> Inputs:
     """The example with its padding open, as other tokens are put there that are none."""
-    inputs, claim, n = dict(subject.inputs), subject.claims.mask, subject.n_sequences
-    sources = {subject.length(source): source for source in subject.sources}
+    inputs = dict(subject.inputs)
     for name in masks & inputs.keys():
         mask = inputs[name]
-        if not isinstance(mask, Tensor) or len(mask.unique()) != 2:
-            continue
-        if claim is not None and claim.argument == name and "q" not in claim.shape:
-            inputs[name] = encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
-            continue
-        source = sources.get(mask.shape[-1])
-        if source is not None and mask.numel() == n * mask.shape[-1] and n not in sources:
-            opening = [x for x in mask.unique() if _opens(subject, name, source, x)]
-            inputs[name] = torch.full_like(mask, opening[0]) if len(opening) == 1 else mask
+        if isinstance(mask, Tensor) and len(mask.unique()) == 2:
+            inputs[name] = _opened(subject, name, mask)
     return inputs
+
+
+def _opened(subject: Subject, name: str, mask: Tensor) -> Tensor:
+    """The mask open everywhere, if it is one of padding and it is known which value opens."""
+    claim, n = subject.claims.mask, subject.n_sequences
+    if claim is not None and claim.argument == name and "q" not in claim.shape:
+        return encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
+    sources = {subject.length(source): source for source in subject.sources}
+    source = sources.get(mask.shape[-1])
+    if source is None or n in sources or mask.numel() != n * mask.shape[-1]:
+        return mask
+    opening = [x for x in mask.unique() if _opens(subject, name, source, x)]
+    return torch.full_like(mask, opening[0]) if len(opening) == 1 else mask
 
 
 def _opens(subject: Subject, name: str, source: str, value: Tensor) -> bool:

@@ -185,23 +185,22 @@ def mixing(subject: Subject) -> Results:
         if not any(changed(*outputs).any() for _, *outputs in calls):
             done, found = f"changed each token of {name}", "no output changed"
             yield finding("input has no effect", done, found, "outputs depend on it", level)
-    apart = next((name for name in subject.attended if _keeps_apart(subject, name)), None)
-    attentions, tokens = locate.attentions(subject), set(map(subject.length, subject.attended))
-    if apart is None or any(a.weights.shape[-1] not in {1, *tokens} for a in attentions):
-        return  # structure says over what it attends
-    if not attentions and not locate.softmaxes(subject):
-        yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
-        return
-    done, found = f"changed each token of {apart}", "no other token's output changed"
-    right = "attention lets tokens depend on each other"
-    level = level if subject.is_self else "warning"
-    yield finding("no token attends to another", done, found, right, level)
+    for name in [n for n in subject.attended if _keeps_apart(subject, n)][:1]:
+        if not locate.attentions(subject) and not locate.softmaxes(subject):
+            yield NotJudged("mixing", "no token depends on another, and no softmax was observed")
+            return
+        done, found = f"changed each token of {name}", "no other token's output changed"
+        right = "attention lets tokens depend on each other"
+        level = level if subject.is_self else "warning"
+        yield finding("no token attends to another", done, found, right, level)
 
 
 def _keeps_apart(subject: Subject, name: str) -> bool:
-    """True if no token of a source changes the output of another token."""
-    if subject.kind in ("pooled", "pictures") or max(map(subject.length, subject.attended)) < 2:
-        return False
+    """True if no token of a source changes the output of another, though an attention might."""
+    n_keys = {1, *map(subject.length, subject.attended)}
+    others = any(a.weights.shape[-1] not in n_keys for a in locate.attentions(subject))
+    if subject.kind in ("pooled", "pictures") or n_keys == {1} or others:
+        return False  # structure says over what it attends
     for token, *outputs in token_by_token(subject, subject.fresh(0), name):
         reach = changed(*outputs)[0]
         if subject.is_self and len(reach) == subject.length(name):
@@ -292,14 +291,19 @@ def order(subject: Subject) -> Pairs:
         return
     if not subject.is_self and subject.length(names[0]) == subject.n_tokens:
         return  # it may belong to the tokens one by one
-    if claimed != "none" and subject.is_self:
-        if not claimed:
-            yield NotJudged("order", "whether it counts the tokens", 'position="none"')
-        return
+    if subject.is_self and claimed is None:
+        yield NotJudged("order", "whether it counts the tokens", 'position="none"')
+    elif claimed == "none" or not subject.is_self:
+        level: Level = "error" if claimed == "none" else "warning"
+        done = f"gave the tokens of {', '.join(names)} in another order"
+        outputs = _in_another_order(subject, names)
+        yield Pair(done, *outputs, "depends on the order", tolerance=ROUNDING, level=level)
+
+
+def _in_another_order(subject: Subject, names: list[str]) -> tuple[Tensor, Tensor]:
+    """The outputs in another order of the tokens, and those of the tokens in that order."""
     inputs, turned = subject.fresh(0), torch.arange(subject.length(names[0])).roll(1).flip(0)
-    moved = {k: inputs[k].index_select(subject.tokens, turned) for k in names}
-    output, other = rows(subject, inputs), rows(subject, {**inputs, **moved})
+    moved = {name: inputs[name].index_select(subject.tokens, turned) for name in names}
+    output = rows(subject, inputs)
     expected = output[:, turned] if subject.is_self else output
-    done = f"gave the tokens of {', '.join(names)} in another order"
-    level: Level = "error" if claimed == "none" else "warning"
-    yield Pair(done, expected, other, "depends on the order", tolerance=ROUNDING, level=level)
+    return expected, rows(subject, {**inputs, **moved})
