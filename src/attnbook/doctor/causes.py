@@ -76,7 +76,8 @@ CAUSES: dict[str, Cause] = {
         ("padding", "batch", "empty rows"),
     ),
     "padding is attended to": Cause(
-        "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention",
+        "make the mask (ids != padding_id)[:, None, None, :] and give it to every attention; "
+        "torch's modules take key_padding_mask=(ids == padding_id), True = blocked",
         ("padding",),
     ),
     "NaN where the mask forbids": Cause(
@@ -340,7 +341,6 @@ CAUSES: dict[str, Cause] = {
         "keep nothing in self between calls: pass the cache in and out", ALL
     ),
     "changes its arguments": Cause("x = x + y, not x += y", ALL),
-    "changes its buffers": Cause("no update of buffers in evaluation"),
     "depends on the length": Cause("slice tables by the tokens that there are", ("cache",)),
     # gradients
     "parameter gets no gradient": Cause("no .detach(), .data, no_grad() or argmax on its way"),

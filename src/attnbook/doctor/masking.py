@@ -9,46 +9,49 @@ from torch import Tensor
 from attnbook.doctor.claims import Mask
 from attnbook.doctor.report import Finding
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.trace import Trace
 
 TURNED: dict[str, Literal["attend", "blocked"]] = {"attend": "blocked", "blocked": "attend"}
 
 
 def without_padding(subject: Subject, masks: set[str]) -> Inputs:
     """The example with its padding open, as other tokens are put there that are none."""
-    inputs, claim = dict(subject.inputs), subject.claims.mask
-    for name, mask in inputs.items():
-        if name not in masks or not isinstance(mask, Tensor) or len(mask.unique()) != 2:
-            continue
-        lengths = {subject.length(source): source for source in subject.sources}
-        source = lengths.get(mask.shape[-1])
-        claimed = claim is not None and claim.argument == name
-        each = source is not None and mask.numel() == subject.n_sequences * mask.shape[-1]
-        if claim is not None and claimed and "q" not in claim.shape:
-            inputs[name] = encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
-        elif source is not None and each and subject.n_sequences not in lengths:
-            opening = [x for x in mask.unique() if _opens(subject, name, source, x)]
-            if len(opening) == 1:
-                inputs[name] = torch.full_like(mask, opening[0])
+    inputs = dict(subject.inputs)
+    for name in masks & inputs.keys():
+        mask = inputs[name]
+        if isinstance(mask, Tensor) and len(mask.unique()) == 2:
+            inputs[name] = _opened(subject, name, mask)
     return inputs
 
 
+def _opened(subject: Subject, name: str, mask: Tensor) -> Tensor:
+    """The mask open everywhere, if it is one of padding and it is known which value opens."""
+    claim, n = subject.claims.mask, subject.n_sequences
+    if claim is not None and claim.argument == name and "q" not in claim.shape:
+        return encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
+    sources = {subject.length(source): source for source in subject.sources}
+    source = sources.get(mask.shape[-1])
+    if source is None or n in sources or mask.numel() != n * mask.shape[-1]:
+        return mask
+    opening = [x for x in mask.unique() if _opens(subject, name, source, x)]
+    return torch.full_like(mask, opening[0]) if len(opening) == 1 else mask
+
+
 def _opens(subject: Subject, name: str, source: str, value: Tensor) -> bool:
-    """Whether tokens with this value in a mask, and no others, reach those that have it, too."""
+    """True if tokens with this value in a mask, and no others, reach those that have it, too."""
     if subject.kind == "loss":
         return False
-    mask = subject.inputs[name].reshape(subject.n_sequences, -1)
-    base, reached = subject.by_token(subject.run()), {True: False, False: False}
-    for sequence, row in enumerate(mask == value):
-        for same in (True, False):
-            token = next((i for i, x in enumerate(row.tolist()) if x == same), None)
-            if token is None:
-                continue
+    mask = subject.inputs[name].reshape(subject.n_sequences, -1) == value
+    base, reaching = subject.by_token(subject.run()), set()
+    for sequence, row in enumerate(mask):
+        tokens = {has_it: row.tolist().index(has_it) for has_it in set(row.tolist())}
+        for has_it, token in tokens.items():  # the first with the value, and the first without
             other = subject.run(subject.replaced(subject.inputs, source, sequence, token))
             moved = changed(base, subject.by_token(other))[sequence] > DIFFERENT
             if len(moved) == len(row):
                 moved = (moved & row).index_fill(0, torch.tensor(token), False)
-            reached[same] |= bool(moved.any())
-    return reached[True] and not reached[False]
+            reaching |= {has_it} if moved.any() else set()
+    return reaching == {True}
 
 
 def as_claimed(subject: Subject, found: Finding) -> Finding:
@@ -60,22 +63,20 @@ def as_claimed(subject: Subject, found: Finding) -> Finding:
     return replace(found, done=f"{found.done} (True = {claim.true}, as claimed)", remedy=remedy)
 
 
-def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int) -> Inputs:
+def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: int = 0) -> Inputs:
     """The inputs with a mask: of the keys, (batch, keys), that the example allowed, too."""
     claim = subject.claims.mask
     assert claim is not None
-    name = str(claim.argument)
-    n_sequences, n_keys = allowed.shape
-    n_heads = subject.claims.n_heads or 1
+    name, (n_sequences, n_keys) = str(claim.argument), allowed.shape
+    n_queries, n_heads = n_queries or subject.n_tokens, subject.claims.n_heads or 1
     sizes = {"b": n_sequences, "h": n_heads, "q": n_queries, "k": n_keys, "1": 1}
     shape = [sizes[letter] for letter in claim.shape]
-    one = allowed if "b" in claim.shape else allowed[-1:]
-    view = [n_sequences if a == "b" else n_keys if a == "k" else 1 for a in claim.shape]
-    mask = one.reshape(view).expand(shape)
+    allowed = allowed if "b" in claim.shape else allowed[-1:]
+    mask = allowed.reshape([sizes[x] if x in "bk" else 1 for x in claim.shape]).expand(shape)
     old = inputs.get(name)
     if isinstance(old, Tensor) and len(old.unique()) > 1:
         before = decoded(old, claim)
-        for axis, size in enumerate(shape[-before.dim() :] if before.dim() else []):
+        for axis, size in enumerate(shape[-before.dim() :]):
             before = before.narrow(axis, 0, min(size, before.shape[axis]))
         mask = mask & before
     return {**inputs, name: encoded(mask.contiguous(), claim)}
@@ -87,7 +88,7 @@ def block(subject: Subject, inputs: Inputs, name: str, allowed: Tensor) -> Input
         real = (allowed.T if subject.batch == 1 else allowed).reshape(inputs[name].shape)
         inputs = {**inputs, name: inputs[name].masked_fill(~real, subject.claims.padding_id)}
     if subject.claims.mask is not None:
-        inputs = mask_inputs(subject, inputs, allowed, subject.n_tokens)
+        inputs = mask_inputs(subject, inputs, allowed)
     return inputs
 
 
@@ -104,3 +105,8 @@ def decoded(mask: Tensor, claim: Mask) -> Tensor:
     if claim.true == "add":
         return mask > -1
     return mask.bool() if claim.true == "attend" else ~mask.bool()
+
+
+def forbids_everything(trace: Trace) -> bool:
+    """True if an attention has no key that is open to any query."""
+    return any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions)

@@ -31,9 +31,9 @@ class no_dropout(TorchFunctionMode):  # noqa: N801 (used as torch.no_grad is)
         return function(*args, **kwargs)
 
 
-def random_operations(subject: Subject) -> str:
-    """Which operations of a call are random, and in which modules."""
-    nodes = subject.trace(subject.fresh(0)).of(*RANDOM, "uniform_", "normal_", "randperm")
+def random_operations(trace: Trace) -> str:
+    """The operations of a call that are random, and their modules."""
+    nodes = trace.of(*RANDOM, "uniform_", "normal_", "randperm")
     named = dict.fromkeys(f"{node.name} in {node.module or 'the module'}" for node in nodes)
     return ", ".join(list(named)[:3]) or "where is not known"
 

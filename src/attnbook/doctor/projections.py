@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.invariants import gradients
+from attnbook.doctor.learning import gradients
 from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, projected, sides, where
 from attnbook.doctor.report import Level
 from attnbook.doctor.subject import Subject, seed_all, tensors_in

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attnbook.doctor.cached import in_pieces, step_of
 from attnbook.doctor.causes import finding
-from attnbook.doctor.invariants.cached import in_pieces, step_of
-from attnbook.doctor.invariants.padded import padded
 from attnbook.doctor.manners import restored
 from attnbook.doctor.masking import block
 from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.observed import Results, where
+from attnbook.doctor.padded import padded
 from attnbook.doctor.subject import (
     DIFFERENT,
     Inputs,

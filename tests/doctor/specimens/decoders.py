@@ -881,7 +881,7 @@ alibi | !positions | the bias grows with the distance | bias rises with distance
     bias - self.slopes → bias + self.slopes
 alibi | positions | distances restart with the cache | positions restart with the cache | keras-team/keras-hub#2861
     torch.arange(n - t, n)[:, None] → torch.arange(t)[:, None]
-alibi | !modes | the bias grows in its buffer | changes its buffers; remembers the last call |
+alibi | !modes | the bias grows in its buffer | remembers the last call |
     bias = bias - self.slopes → bias -= self.slopes
 alibi | !modes | dropout is lost after an evaluation | no dropout in training; remembers the last call | NVIDIA/Megatron-LM#411
     p = self.dropout if → p = self.dropout = self.dropout if

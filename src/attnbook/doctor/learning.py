@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
-from attnbook.doctor.invariants.calls import differ, relative
 from attnbook.doctor.manners import restored
 from attnbook.doctor.modes import foreign, no_dropout
 from attnbook.doctor.observed import Results, in_steps, matrix_of, projected
+from attnbook.doctor.relations import differ, relative
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
 from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
