@@ -7,7 +7,6 @@
 True
 """
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._pytree import tree_flatten_with_path
 
 from attnbook.doctor import (
     blocks,
@@ -155,7 +152,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
         wrong number of heads
     """
-    said = of_call(Claims.of(claims), module, example)
+    said = Claims.of(claims)
     started = time.perf_counter()
     with warnings.catch_warnings(), restored(module):
         warnings.simplefilter("ignore")
@@ -178,34 +175,6 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         tuple(_untested(said, results)),
         time.perf_counter() - started,
     )
-
-
-def of_call(said: Claims, module: Callable[..., Any], example: tuple[Any, ...]) -> Claims:
-    """The claims, if the call has the argument that is the mask; by name if not in the example.
-
-    Raises:
-        ValueError: if it has not: names those that it has.
-    """
-    if said.mask is None:
-        return said
-    module = getattr(module, "_orig_mod", module)  # of a compiled module
-    try:
-        found = inspect.signature(module.forward if isinstance(module, nn.Module) else module)
-    except (TypeError, ValueError):  # it is written in C
-        return said
-    wanted, names = said.mask.argument, list(found.parameters)
-    paths = [path for path, _ in tree_flatten_with_path((example, said.keywords or {}))[0]]
-    names += [str(path[-1].key) for path in paths if hasattr(path[-1], "key")]  # in a dictionary
-    if isinstance(wanted, int):
-        known = 0 <= wanted < max(len(paths), len(found.parameters))
-        wanted = names[wanted] if known and wanted >= len(paths) else wanted
-    else:
-        free = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
-        known = free or wanted.rpartition(".")[2] in names
-    if not known:
-        has = ", ".join(dict.fromkeys(names))
-        raise ValueError(f"mask's argument is {wanted!r}, but the call has {has}")
-    return replace(said, mask=replace(said.mask, argument=wanted))
 
 
 def _untested(said: Claims, results: dict[str, list[Finding | NotJudged]]) -> Iterator[str]:

@@ -328,14 +328,19 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def parameters_of(module: Callable[..., Any]) -> list[str]:
-    """Names of the arguments of a call."""
+def signature_of(module: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What a call may be given; nothing is known of what is written in C."""
     function = module.forward if isinstance(module, nn.Module) else module
     try:
-        found = inspect.signature(function).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def parameters_of(module: Callable[..., Any]) -> list[str]:
+    """Names of the arguments of a call."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature_of(module) if p.kind in kinds]
 
 
 def last(name: str) -> str:
