@@ -43,18 +43,19 @@ LOSS: tuple[Kind, ...] = ("loss",)
 
 @dataclass(frozen=True)
 class Check:
-    """What is tried, on what kinds of calls, and the claim without which it can't be judged."""
+    """What is tried, on what kinds of calls, and which claims are needed or tested."""
 
     run: Callable[[Subject], Iterable[Finding | NotJudged]]
     kinds: tuple[Kind, ...] = (*MODELS, *LOSS)
-    needs: str = ""
+    needs: str = ""  # the claim without which it can't be judged, and that it tests
+    tests: tuple[str, ...] = ()  # claims that it tests, and can do without
 
 
 CHECKS: dict[str, Check] = {
     # With the weights as they are:
     "same as": Check(same.same_as, needs="same_as"),
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
-    "tying": Check(projections.tying),
+    "tying": Check(projections.tying, tests=("tied",)),
     "start": Check(invariants.start),
     # Then, as if it had never been called:
     "calls are independent": Check(invariants.memory),
@@ -69,35 +70,35 @@ CHECKS: dict[str, Check] = {
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
     "layers": Check(projections.layers),
-    "groups": Check(heads.groups),
-    "scale": Check(scale.scale),
+    "groups": Check(heads.groups, tests=("n_kv_heads",)),
+    "scale": Check(scale.scale, tests=("scale",)),
     "masks": Check(weights.masks),
     "mixing": Check(invariants.mixing, MODELS),
     "batch": Check(invariants.batch, MODELS),
     "order of sequences": Check(invariants.order_of_sequences, MODELS),
-    "future": Check(invariants.future, ROWS),
+    "future": Check(invariants.future, ROWS, tests=("causal",)),
     "prefix": Check(invariants.prefix, ROWS),
-    "padding": Check(invariants.padding, MODELS),
+    "padding": Check(invariants.padding, MODELS, tests=("mask", "padding_id")),
     "empty rows": Check(invariants.empty_rows, MODELS, "mask"),
     "memory": Check(blocks.memory, ROWS),
-    "order": Check(invariants.order, ROWS),
-    "positions": Check(positions.positions, MODELS),
+    "order": Check(invariants.order, ROWS, tests=("position",)),
+    "positions": Check(positions.positions, MODELS, tests=("position", "rotary_base")),
     "pairs": Check(positions.pairs, ROWS),
     "window": Check(blocks.window, needs="window"),
-    "residual": Check(residuals.residual, (*ROWS, "pooled")),
+    "residual": Check(residuals.residual, (*ROWS, "pooled"), tests=("residual",)),
     "norms": Check(blocks.norms),
     "feed-forward": Check(blocks.activation),
-    "norm order": Check(blocks.norm_order),
+    "norm order": Check(blocks.norm_order, tests=("norm",)),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(invariants.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(invariants.train_and_eval),
-    "dropout": Check(invariants.dropout),
+    "dropout": Check(invariants.dropout, tests=("dropout",)),
     "gradients": Check(invariants.gradients),
     "derivatives": Check(invariants.derivatives, MODELS),
-    "half precision": Check(invariants.half_precision, MODELS),
-    "masks in the loss": Check(losses.future, LOSS),
+    "half precision": Check(invariants.half_precision, MODELS, tests=("half",)),
+    "masks in the loss": Check(losses.future, LOSS, tests=("causal",)),
     "sequences in the loss": Check(losses.order_of_sequences, LOSS),
-    "shift": Check(losses.shift, LOSS),
+    "shift": Check(losses.shift, LOSS, tests=("causal",)),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),
     "targets": Check(losses.counted, LOSS),
@@ -105,26 +106,7 @@ CHECKS: dict[str, Check] = {
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
 AS_THEY_ARE = ("same as", "first loss", "tying", "start")
-TESTED_BY: dict[str, tuple[str, ...]] = {
-    "causal": ("future", "masks in the loss", "shift"),
-    "n_heads": ("number of heads",),
-    "n_kv_heads": ("groups",),
-    "scale": ("scale",),
-    "mask": ("padding", "empty rows"),
-    "window": ("window",),
-    "position": ("positions", "order"),
-    "rotary_base": ("positions",),
-    "norm": ("norm order",),
-    "embedding_scale": ("embedding scale",),
-    "tied": ("tying",),
-    "dropout": ("dropout",),
-    "cache": ("cache",),
-    "padding_id": ("padding", "padding in the loss"),
-    "residual": ("residual",),
-    "half": ("half precision",),
-    "same_as": ("same as",),
-}
-"""By which checks a claim is tested: one of them is judged, and none raises."""
+Outcomes = dict[str, list[Finding | NotJudged]]  # of each check
 NOT_RUN = NotJudged("", "not for such calls")
 
 
@@ -152,79 +134,73 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
         wrong number of heads
     """
-    said = Claims.of(claims)
+    checked = Claims.of(claims)
     started = time.perf_counter()
     with warnings.catch_warnings(), restored(module):
         warnings.simplefilter("ignore")
         try:
             with restored(module):
-                subject = recognise(module, example, said)
+                subject = recognise(module, example, checked)
                 results = _results(subject, AS_THEY_ARE)
         except CallFailed as failed:
-            return Report("not called", (call_failed(failed),))
+            done, raised = failed.args
+            error = finding("the example can't be called", done, raised, "an output")
+            return Report("not called", (replace(error, check="the call"),))
         stir(subject)
         results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
-    found = [x for one in results.values() for x in one]
+    everything = [result for of_check in results.values() for result in of_check]
     explains = {name: cause.explains for name, cause in CAUSES.items()}
-    unseen = subject.kind != "loss" and heads.UNSEEN in found
+    unseen = subject.kind != "loss" and heads.UNSEEN in everything
     return Report(
         subject.description + "; no attention seen: only inputs and outputs compared" * unseen,
-        tuple(one_cause((x for x in found if isinstance(x, Finding)), explains)),
-        tuple(x for x in found if isinstance(x, NotJudged)),
-        tuple(name for name, one in results.items() if not one),
-        tuple(_untested(said, results)),
+        tuple(one_cause((x for x in everything if isinstance(x, Finding)), explains)),
+        tuple(x for x in everything if isinstance(x, NotJudged)),
+        tuple(name for name, of_check in results.items() if not of_check),
+        tuple(_untested(checked, results)),
         time.perf_counter() - started,
     )
 
 
-def _untested(said: Claims, results: dict[str, list[Finding | NotJudged]]) -> Iterator[str]:
-    """Claims of which no check is judged, or of which one raised."""
-    for claim, checks in TESTED_BY.items():
-        given = getattr(said, claim)
+def _untested(claims: Claims, results: Outcomes) -> Iterator[str]:
+    """Names of the claims of which no check was judged, or of which one raised."""
+    for claim, value in vars(claims).items():
+        checks = [n for n, check in CHECKS.items() if claim in (check.needs, *check.tests)]
+        if value is None or value is False or not checks:
+            continue
         missing = [
-            [x for x in results.get(check, [NOT_RUN]) if isinstance(x, NotJudged)]
-            for check in checks
+            [x for x in results.get(name, [NOT_RUN]) if isinstance(x, NotJudged)] for name in checks
         ]
-        raised = any(x.raised for one in missing for x in one)
-        if given is not None and given is not False and (all(missing) or raised):
+        if all(missing) or any(x.raised for of_check in missing for x in of_check):
             yield claim
 
 
-def call_failed(error: CallFailed) -> Finding:
-    """The only finding, if there is nothing to examine."""
-    done, found = error.args
-    return replace(
-        finding("the example can't be called", done, found, "an output"), check="the call"
-    )
-
-
 def stir(subject: Subject) -> None:
-    """Give parameters that are (nearly) zero random values, so that what is behind them shows."""
-    drawn = torch.Generator().manual_seed(0)
+    """Give random values to parameters that are nearly zero, so that what is behind them shows."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in subject.parameters.values():
             if not parameter.is_floating_point() or not parameter.numel():
                 continue
             if parameter.abs().max() < 1e-3 or (parameter == -1).all():  # a gain of 1 + p
-                noise = torch.randn(parameter.shape, generator=drawn)
+                noise = torch.randn(parameter.shape, generator=generator)
                 width = parameter.shape[-1] if parameter.dim() > 1 else 10
                 parameter.add_((noise * width**-0.5).to(parameter))
 
 
-def _results(subject: Subject, names: Iterable[str]) -> dict[str, list[Finding | NotJudged]]:
-    """What each check found that is for such calls."""
+def _results(subject: Subject, names: Iterable[str]) -> Outcomes:
+    """Run those checks that apply to such calls."""
     with subject.mode(training=False), torch.enable_grad():
         return {n: _tried(n, subject) for n in names if subject.kind in CHECKS[n].kinds}
 
 
 def _tried(name: str, subject: Subject) -> list[Finding | NotJudged]:
-    """What a check found; that it failed, if it did, is told and stops no other."""
+    """Run a check; if it raises, that is told, and stops no other."""
     check = CHECKS[name]
     if check.needs and getattr(subject.claims, check.needs) is None:
         return [NotJudged(name, "not claimed", f"{check.needs}=…")]
     try:
         return [replace(x, check=name) for x in check.run(subject)]
     except Exception as error:  # the reader's module raised it, or the check
-        said = str(error).partition("\n")[0][:120]
-        why = f"the check raised {type(error).__name__}: {said}"
+        first_line = str(error).partition("\n")[0][:120]
+        why = f"the check raised {type(error).__name__}: {first_line}"
         return [NotJudged(name, why, raised=True)]
