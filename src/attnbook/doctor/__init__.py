@@ -32,7 +32,7 @@ from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import Kind, Subject
+from attnbook.doctor.subject import KINDS, Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 
@@ -152,7 +152,9 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
     explains = {name: cause.explains for name, cause in CAUSES.items()}
     unseen = subject.kind != "loss" and heads.UNSEEN in everything
     return Report(
-        subject.description + "; no attention seen: only inputs and outputs compared" * unseen,
+        KINDS[subject.kind]
+        + subject.cut
+        + "; no attention seen: only inputs and outputs compared" * unseen,
         tuple(one_cause((x for x in everything if isinstance(x, Finding)), explains)),
         tuple(x for x in everything if isinstance(x, NotJudged)),
         tuple(name for name, of_check in results.items() if not of_check),
@@ -188,19 +190,18 @@ def stir(subject: Subject) -> None:
 
 
 def _results(subject: Subject, names: Iterable[str]) -> Outcomes:
-    """Run those checks that apply to such calls."""
+    """Run those checks that apply to such calls; one that raises stops no other."""
+    outcomes: Outcomes = {}
     with subject.mode(training=False), torch.enable_grad():
-        return {n: _tried(n, subject) for n in names if subject.kind in CHECKS[n].kinds}
-
-
-def _tried(name: str, subject: Subject) -> list[Finding | NotJudged]:
-    """Run a check; if it raises, that is told, and stops no other."""
-    check = CHECKS[name]
-    if check.needs and getattr(subject.claims, check.needs) is None:
-        return [NotJudged(name, "not claimed", f"{check.needs}=…")]
-    try:
-        return [replace(x, check=name) for x in check.run(subject)]
-    except Exception as error:  # the reader's module raised it, or the check
-        first_line = str(error).partition("\n")[0][:120]
-        why = f"the check raised {type(error).__name__}: {first_line}"
-        return [NotJudged(name, why, raised=True)]
+        for name in (name for name in names if subject.kind in CHECKS[name].kinds):
+            check = CHECKS[name]
+            if check.needs and getattr(subject.claims, check.needs) is None:
+                outcomes[name] = [NotJudged(name, "not claimed", f"{check.needs}=…")]
+                continue
+            try:
+                outcomes[name] = [replace(x, check=name) for x in check.run(subject)]
+            except Exception as error:  # the reader's module raised it, or the check
+                first_line = str(error).partition("\n")[0][:120]
+                why = f"the check raised {type(error).__name__}: {first_line}"
+                outcomes[name] = [NotJudged(name, why, raised=True)]
+    return outcomes

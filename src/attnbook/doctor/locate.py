@@ -1,5 +1,6 @@
 """The attentions of a call: what is open, what was added to the products, whether order counts."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -135,8 +136,8 @@ def weak_mask(subject: Subject, attention: Attention) -> str:
         return ""
     upper = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
     later = logits[:, upper]
-    constant_ = later.std() <= 1e-6 * max(1.0, float(later.abs().max()))
-    if constant_ and attention.products[:, upper].std() > 0:
+    equal = later.std() <= 1e-6 * max(1.0, float(later.abs().max()))
+    if equal and attention.products[:, upper].std() > 0:
         return "masked with a finite number"
     added = residual(subject, attention)
     step = 0.0 if added is None else _step(added, upper)
@@ -187,24 +188,19 @@ NormCall = tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def norm_calls(subject: Subject) -> list[NormCall]:
-    """The first call of each norm module that is the author's own: name, module, arguments."""
+    """The first call of each norm module of one's own: name, module, arguments, keywords."""
+    parts = {part: name for m in subject.modules for name, part in m.named_modules()}
     calls: dict[nn.Module, NormCall] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
         """Keep the first call that is given floats."""
         if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-            calls.setdefault(module, (norms[module], module, args, kwargs))
+            calls.setdefault(module, (parts[module], module, args, kwargs))
 
-    norms = {
-        part: name for m in subject.modules for name, part in m.named_modules() if _is_norm(part)
-    }
-    handles = [m.register_forward_hook(note, with_kwargs=True) for m in norms]
-    try:
-        with plain_kernels():
-            subject.run(subject.fresh(0))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack, plain_kernels():
+        for module in filter(_is_norm, parts):
+            stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        subject.run(subject.fresh(0))
     return list(calls.values())
 
 
@@ -212,7 +208,7 @@ def _is_norm(module: nn.Module) -> bool:
     """True if a module's class is called a norm, and has no parts."""
     kind = type(module).__name__.lower()
     is_norm = ("norm" in kind or "rms" in kind) and not any(word in kind for word in NOT_A_NORM)
-    return is_norm and not any(True for _ in module.children())
+    return is_norm and not list(module.children())
 
 
 def has_positions(subject: Subject) -> bool:

@@ -32,7 +32,7 @@ def positions(subject: Subject) -> Results:
     trace = subject.trace(inputs)
     own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
     first = next(own, None)
-    claimed = subject.claims.position
+    claimed: str | None = subject.claims.position
     if claimed is None and first is not None:
         claimed = "rotary" if rotary.is_there(subject, first) else _bias(first)
     if claimed is None:

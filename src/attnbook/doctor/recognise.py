@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -32,6 +32,7 @@ from attnbook.doctor.subject import (
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
 NOT_IDS = ("type", "segment", "document", "position", "length", "step")
+Shapes = dict[str, torch.Size]  # of arguments, by name
 LONG, SEQUENCES = 16, 4
 """Of an example with more tokens or sequences, only some are used."""
 
@@ -47,13 +48,16 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         CallFailed: if the call raises, or no argument holds tokens.
         ValueError: if the call has no such argument as is claimed.
     """
-    subject, output = _called(_subject(module, example, claims))
+    subject = _subject(module, example, claims)
+    output = _output(subject)
     with subject.mode(training=False):
         masks = _find_sources(subject, output)
-        subject.vocabularies = dict(_vocabularies(subject))
         _find_axes(subject, output)
-        subject.inputs = without_padding(subject, masks)
-        return _resized(subject)
+        if masks:
+            subject.inputs = without_padding(subject, masks)
+        if subject.n_sequences == 1 and subject.batch is not None:
+            subject = _doubled(subject, subject.batch)
+        return subject if subject.kind == "pictures" else _shortened(subject)
 
 
 def _subject(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
@@ -93,17 +97,30 @@ def _mask_by_name(module: Callable[..., Any], inputs: dict[str, Any], claims: Cl
     return replace(claims, mask=replace(claims.mask, argument=matches[0]))
 
 
-def _called(subject: Subject) -> tuple[Subject, Tensor]:
-    """The subject and its output; in float32, as the rounding of half precision hides mistakes."""
-    tensors = (*subject.parameters.values(), *subject.inputs.values())
+def _output(subject: Subject) -> Tensor:
+    """The first returned tensor of floats that is not (batch, heads, queries, keys).
+
+    A module in half precision is replaced by a copy in float32, as rounding hides mistakes.
+    """
+    module, inputs = subject.module, subject.inputs
+    tensors = (*subject.parameters.values(), *inputs.values())
     half = any(getattr(x, "dtype", None) in (torch.half, torch.bfloat16) for x in tensors)
-    if half and isinstance(subject.module, nn.Module):
-        with suppress(Exception):  # it runs in one type only, or can't be copied
-            module = copy.deepcopy(subject.module).float()
-            single = replace(subject, module=module, inputs=cast(subject.inputs, torch.float32))
-            return single, _output(single)
+    if half and isinstance(module, nn.Module):
+        try:
+            subject.module = copy.deepcopy(module).float()
+            subject.inputs = cast(inputs, torch.float32)
+            return _output(subject)
+        except Exception:  # it runs in one type only, or can't be copied
+            subject.module, subject.inputs = module, inputs
+    lengths = {n for x in inputs.values() if isinstance(x, Tensor) for n in x.shape[:3]}
+    seed_all(0)
     try:
-        return subject, _output(subject)
+        with subject.mode(training=False), torch.no_grad():
+            result = subject.call()
+        floats = [x for x in tensors_in(result) if x.is_floating_point()]
+        weights = [x.dim() >= 3 and x.shape[-1] == x.shape[-2] in lengths for x in floats]
+        subject.which = weights.index(False) if False in weights else 0
+        return subject.output(result)
     except Exception as error:  # whatever a reader's module raises is to be told
         raised = f"it raised {type(error).__name__}: {error}"
         if "does not require grad" in str(error):
@@ -111,26 +128,13 @@ def _called(subject: Subject) -> tuple[Subject, Tensor]:
         raise CallFailed(_how(subject), raised) from error
 
 
-def _output(subject: Subject) -> Tensor:
-    """The first returned tensor of floats that is not (batch, heads, queries, keys)."""
-    lengths = {n for x in subject.inputs.values() if isinstance(x, Tensor) for n in x.shape[:3]}
-    seed_all(0)
-    with subject.mode(training=False), torch.no_grad():
-        result = subject.call()
-    floats = [x for x in tensors_in(result) if x.is_floating_point()]
-    weights = [x.dim() >= 3 and x.shape[-1] == x.shape[-2] in lengths for x in floats]
-    subject.which = weights.index(False) if False in weights else 0
-    return subject.output(result)
-
-
 def _how(subject: Subject) -> str:
     """How the module was called, for a sentence."""
 
-    def shape(x: Any) -> str:
-        tensor = isinstance(x, Tensor)
-        return f"{x.dtype}{list(x.shape)}".removeprefix("torch.") if tensor else repr(x)[:40]
+    def told(x: Any) -> str:
+        return f"{x.dtype}{list(x.shape)}"[6:] if isinstance(x, Tensor) else repr(x)[:40]
 
-    return "called it with " + ", ".join(f"{n}={shape(x)}" for n, x in subject.inputs.items())
+    return "called it with " + ", ".join(f"{n}={told(x)}" for n, x in subject.inputs.items())
 
 
 def _is_added_mask(value: Tensor) -> bool:
@@ -158,93 +162,92 @@ ROLES: dict[str, Callable[[str, Tensor], bool]] = {
 
 def _find_sources(subject: Subject, output: Tensor) -> set[str]:
     """Set the kind of call and the arguments that hold tokens; the masks are returned."""
-    roles: dict[str, list[str]] = {role: [] for role in ROLES}
+    roles: dict[str, Shapes] = {role: {} for role in ROLES}
     claimed = subject.claims.mask.argument if subject.claims.mask else None
     for name, value in subject.inputs.items():
-        tests = ROLES.items() if isinstance(value, Tensor) else ()
-        role = next((role for role, test in tests if test(name, value)), None)
-        if role is not None or name == claimed:
-            roles["mask" if name == claimed else str(role)].append(name)
-    ids, dims = roles["ids"], {n: subject.inputs[n].dim() for n in roles["vectors"]}
-    vectors = [
-        n
-        for n, dim in dims.items()
-        if dim == (3 if 3 in dims.values() else dims[roles["vectors"][0]])
-    ]
-    stream = _stream(subject, vectors, ids, output)
-    subject.kind, subject.sources = _kind(subject, vectors, ids, stream, output)
+        if isinstance(value, Tensor):
+            matching = (role for role, is_so in ROLES.items() if is_so(name, value))
+            role = "mask" if name == claimed else next(matching, "")
+            roles.get(role, {})[name] = value.shape
+    ids, vectors = roles["ids"], roles["vectors"]
+    dims = [len(shape) for shape in vectors.values()]
+    dim = 3 if 3 in dims else next(iter(dims), 0)
+    vectors = {name: shape for name, shape in vectors.items() if len(shape) == dim}
+    stream = _stream(subject.claims.tokens, vectors, ids, output.shape)
+    subject.kind, subject.sources = _kind(vectors, ids, stream, output.shape)
     if not subject.sources:
-        why = "no argument is a tensor of vectors (…, d) or of ids"
-        raise CallFailed(_how(subject), why)
-    first, *others = subject.sources
-    if stream in vectors:
-        subject.sources.sort(key=lambda name: name != stream)
-    elif subject.kind in ("attention", "pictures") and len(vectors) == 2:
-        _target_first(subject, output)
-    same = all(torch.equal(subject.inputs[name], subject.inputs[first]) for name in others)
-    if subject.kind == "attention" and others and same:
+        raise CallFailed(_how(subject), "no argument is a tensor of vectors (…, d) or of ids")
+    if subject.kind == "attention" and dim == 4 and subject.parameters:
+        subject.kind = "pictures"
+    ids_of = filter(subject.is_ids, subject.sources)
+    subject.vocabularies = {n: size for n in ids_of if (size := _vocabulary(subject, n))}
+    first, *others = (subject.inputs[name] for name in subject.sources)
+    if subject.kind == "attention" and others and all(torch.equal(x, first) for x in others):
         subject.same = subject.sources  # the query, key and value of x are one source
-    return set(roles["mask"])
+    return set(roles["mask"]) | ({claimed} if isinstance(claimed, str) else set())
 
 
-def _stream(subject: Subject, vectors: list[str], ids: list[str], output: Tensor) -> str | None:
+def _stream(claimed: str | None, vectors: Shapes, ids: Shapes, output: torch.Size) -> str:
     """The argument that is claimed to hold the tokens, or ids if they alone have output rows."""
-    claimed = subject.claims.tokens
     if claimed is not None:
-        named = [n for n in (*vectors, *ids) if claimed in (n, last(n))]
-        if not named:
-            has = ", ".join((*vectors, *ids)) or "none"
-            raise ValueError(f"tokens is {claimed!r}, but what holds vectors or ids is {has}")
-        return named[0]
-    if not (vectors and ids) or output.dim() < 3:
-        return None
-    sizes = {n: subject.inputs[n].shape for n in (vectors[0], *ids)}
-    rows = [n for n in ids if len(sizes[n]) == 2 and output.shape[:2] == sizes[n]]
-    like_vectors = (
-        output.shape[:2] == sizes[vectors[0]][:2] and output.shape[-1] == sizes[vectors[0]][-1]
-    )
-    return rows[-1] if rows and not like_vectors else None
+        for name in (*vectors, *ids):
+            if claimed in (name, last(name)):
+                return name
+        has = ", ".join((*vectors, *ids)) or "none"
+        raise ValueError(f"tokens is {claimed!r}, but what holds vectors or ids is {has}")
+    first = next(iter(vectors.values()), None)
+    rows = [name for name, shape in ids.items() if len(shape) == 2 and output[:2] == shape]
+    if first is None or not rows or len(output) < 3:
+        return ""
+    return "" if output[:2] == first[:2] and output[-1] == first[-1] else rows[-1]
 
 
-def _kind(
-    subject: Subject, vectors: list[str], ids: list[str], stream: str | None, output: Tensor
-) -> tuple[Kind, list[str]]:
+def _kind(vectors: Shapes, ids: Shapes, stream: str, output: torch.Size) -> tuple[Kind, list[str]]:
     """The kind of call, and its sources."""
+    by_stream = sorted(vectors, key=lambda name: name != stream)
     if stream in ids:
-        others = [n for n in ids if n != stream]
-        condition = [n for n in vectors if subject.inputs[n].dim() == 3][:1]
-        if output.dim() == 0:
+        others = [name for name in ids if name != stream]
+        condition = [name for name, shape in vectors.items() if len(shape) == 3][:1]
+        if not output:
             return "loss", [*others, stream]
         return ("encoder-decoder" if condition else "tokens"), [*condition, stream]
-    if output.dim() == 0:
-        return "loss", vectors or ids
+    if not output:
+        return "loss", by_stream or list(ids)
     if vectors:
-        pictures = subject.inputs[vectors[0]].dim() == 4 and subject.parameters
-        return ("pictures" if pictures else "attention"), vectors
-    target = subject.inputs[ids[-1]] if len(ids) > 1 else None
-    flat = output.dim() == 2 and target is not None and len(output) == target.numel()
-    if target is not None and (flat or output.shape[:2] == target.shape[:2]):
-        return "encoder-decoder", ids
-    return "tokens", ids[:1]
-
-
-def _target_first(subject: Subject, output: Tensor) -> None:
-    """Of two sequences of vectors, put the one first that the output belongs to."""
-    first, second = (subject.inputs[name].shape for name in subject.sources)
-    belongs = output.shape == second != first
-    if belongs or last(subject.sources[1]).startswith(("tgt", "target")):
-        subject.sources.reverse()
+        # Of two sequences of vectors, the one first that the output belongs to.
+        *_, second = vectors
+        belongs = output == vectors[second] != vectors[by_stream[0]]
+        target = belongs or last(second).startswith(("tgt", "target"))
+        turned = not stream and len(vectors) == 2 and target
+        return "attention", by_stream[::-1] if turned else by_stream
+    last_ids = next(reversed(ids.values()), output)
+    flat = len(output) == 2 and output[0] == last_ids.numel()
+    if len(ids) > 1 and (flat or output[:2] == last_ids[:2]):
+        return "encoder-decoder", list(ids)
+    return "tokens", list(ids)[:1]
 
 
 def _find_axes(subject: Subject, output: Tensor) -> None:
     """Set the axes of sequences and tokens, in the sources and in the output."""
-    subject.batch, subject.tokens = _axes(subject)
-    if _tokens_come_first(subject, output):
+    value = subject.inputs[subject.target]
+    floats, size = value.is_floating_point(), list(value.shape)
+    first = subject.claims.batch_first
+    if floats and len(size) == 4:  # (batch, heads, tokens, d_head), or pictures
+        subject.tokens = 2
+    elif len(size) == (2 if floats else 1):
+        subject.batch, subject.tokens = None, 0
+    elif first is False or _says_sequence_first(subject.modules, subject.module):
+        subject.batch, subject.tokens = 1, 0
+    elif len(size) == 3 and _channels_come_first(subject, size):
+        subject.tokens = 2
+    elif (
+        first is None and output.dim() > 2 and size[0] > size[1] > 1 and _tokens_come_first(subject)
+    ):
         subject.batch, subject.tokens = 1, 0
     subject.out_tokens = subject.tokens
-    n, shape = subject.n_tokens, list(output.shape)
     if subject.batch != 0:
         return
+    n, shape = subject.n_tokens, list(output.shape)
     if len(shape) > 2 and shape[subject.tokens] != n and n in shape[1:]:
         subject.out_tokens = shape.index(n, 1)  # (batch, vocabulary, tokens)
     if len(shape) == 2 and shape[0] == subject.n_sequences and shape[1] != n:
@@ -253,30 +256,18 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
         subject.flat = shape[0] == subject.n_sequences * n
 
 
-def _axes(subject: Subject) -> tuple[int | None, int]:
-    """The axes of sequences, if there are several, and of tokens in the target."""
-    value = subject.inputs[subject.target]
-    if value.is_floating_point() and value.dim() == 4:
-        return 0, 2  # (batch, heads, tokens, d_head), or pictures, whose tokens are the module's
-    if value.dim() == (2 if value.is_floating_point() else 1):
-        return None, 0
-    if subject.claims.batch_first is False or _says_sequence_first(subject):
-        return 1, 0
-    return 0, 2 if value.dim() == 3 and _channels_come_first(subject) else 1
-
-
-def _says_sequence_first(subject: Subject) -> bool:
+def _says_sequence_first(modules: list[nn.Module], module: Any) -> bool:
     """True if torch's own attention says so, or that of its own encoders and decoders."""
-    said = getattr(subject.module, "batch_first", None)
-    if said is None and type(subject.module).__module__ == "torch.nn.modules.transformer":
-        parts = (m for part in subject.modules for m in part.modules())
+    said = getattr(module, "batch_first", None)
+    if said is None and type(module).__module__ == "torch.nn.modules.transformer":
+        parts = (part for module in modules for part in module.modules())
         said = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
     return said is False
 
 
-def _channels_come_first(subject: Subject) -> bool:
+def _channels_come_first(subject: Subject, size: list[int]) -> bool:
     """True for (batch, d, tokens): weights are as long as d, the attention as the tokens."""
-    _, d, tokens = subject.inputs[subject.target].shape
+    _, d, tokens = size
     sizes = {n for p in subject.parameters.values() for n in p.shape}
     if d not in sizes or tokens in sizes:
         return False
@@ -284,52 +275,35 @@ def _channels_come_first(subject: Subject) -> bool:
     return tokens in keys and d not in keys
 
 
-def _tokens_come_first(subject: Subject, output: Tensor) -> bool:
-    """True if the example is longer along its first axis, and only that one is mixed."""
-    n, m = subject.inputs[subject.target].shape[:2] if subject.batch is not None else (0, 0)
-    if subject.kind == "loss" or subject.tokens != 1 or output.dim() < 3 or not n > m > 1:
-        return False
-    if subject.claims.batch_first is not None:
-        return False
+def _tokens_come_first(subject: Subject) -> bool:
+    """True if only the first axis is mixed."""
     inputs = subject.fresh(0)
     replaced = subject.run(subject.replaced(inputs, subject.target, 0, 0))
     moved = changed(subject.run(inputs), replaced) > DIFFERENT  # that token is the first of both
     return bool(moved[1:, 0].any()) and not bool(moved[:, 1:].any())
 
 
-def _vocabularies(subject: Subject) -> Iterator[tuple[str, int]]:
-    """For each source of ids, the number of rows of the table in which they are looked up."""
-    for name in filter(subject.is_ids, subject.sources):
-        ids = subject.inputs[name].flatten()
-        others = [n for n in subject.sources if n != name]
-        sizes: dict[bool, list[int]] = {True: [], False: []}
-        for node in (
-            replace(subject, sources=[name]).trace().of("embedding", "index", "index_select")
-        ):
-            maker, table = node.inputs[0]
-            if node.depends and (maker is None or not maker.depends):
-                # Positions are looked up, too, and may be counted from the ids that are real.
-                by_ids = any(
-                    x.numel() == len(ids) and x.flatten().equal(ids) for _, x in node.inputs
-                )
-                sizes[by_ids].append(len(table))
-        if sizes[True] or sizes[False]:
-            yield name, max(sizes[True] or sizes[False])
-        elif others and (subject.kind == "loss" or last(name) in LABELS):
-            yield name, subject.vocabulary(others[0])
+def _vocabulary(subject: Subject, name: str) -> int:
+    """The number of rows of the table in which a source of ids is looked up; 0 if not known."""
+    ids = subject.inputs[name].flatten()
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    trace = replace(subject, sources=[name]).trace()
+    for node in trace.of("embedding", "index", "index_select"):
+        maker, table = node.inputs[0]
+        if node.depends and (maker is None or not maker.depends):
+            # Positions are looked up, too, and may be counted from the ids that are real.
+            by_ids = any(torch.equal(x.flatten(), ids) for _, x in node.inputs)
+            sizes[by_ids].append(len(table))
+    others = [source for source in subject.sources if source != name]
+    if not (sizes[True] or sizes[False]) and others:
+        labels = subject.kind == "loss" or last(name) in LABELS
+        return subject.vocabulary(others[0]) if labels else 0
+    return max(sizes[True] or sizes[False], default=0)
 
 
-def _resized(subject: Subject) -> Subject:
-    """With two sequences or more, and few tokens and sequences of a long example."""
-    subject = _doubled(subject)
-    return subject if subject.kind == "pictures" else _shortened(subject)
-
-
-def _doubled(subject: Subject) -> Subject:
+def _doubled(subject: Subject, axis: int) -> Subject:
     """With two sequences instead of a single one, if it can be called so."""
-    axis, inputs = subject.batch, dict(subject.inputs)
-    if axis is None or subject.n_sequences > 1:
-        return subject
+    inputs = dict(subject.inputs)
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
             inputs[name] = torch.cat([value, value], axis)

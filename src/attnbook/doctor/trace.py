@@ -7,7 +7,7 @@ so that one kind of observation serves every style of code.
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -199,31 +199,25 @@ def _attention(softmax: Node) -> Attention | None:
     score = back(softmax.makers[0], (*MOVES, *ON_LOGITS), PRODUCTS)
     if score is None or not score.depends:
         return None
+    n, size = len(score.outputs[0]), softmax.outputs[0].numel()
     for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *DROPOUTS)):
         # Learned queries are no input's; a router's matrix is one for the whole batch.
-        n = len(score.outputs[0])
         learned = score.name in ("bmm", "baddbmm") and n == len(context.outputs[0]) > 1
-        first, second = context.makers[-2:]
-        if context.between and (score.between or learned) and (used is first or used is second):
-            weights, value = factors(context)
-            out = _batched(context.outputs[0])
-            if used is not first:  # values @ weights
-                weights, value, out, second = value.mT, weights.mT, out.mT, first
-            if weights.numel() == softmax.outputs[0].numel():
-                return _assembled(softmax, score, context, weights, value, out, second)
+        if not context.between or not (score.between or learned):
+            continue
+        for side, maker in zip(factors(context), context.makers[-2:], strict=True):
+            if maker is used and side.numel() == size:
+                values_first = maker is not context.makers[-2]
+                return _assembled(softmax, score, context, values_first=values_first)
     return None
 
 
-def _assembled(
-    softmax: Node,
-    score: Node,
-    context: Node,
-    weights: Tensor,
-    value: Tensor,
-    out: Tensor,
-    value_node: Node | None,
-) -> Attention:
+def _assembled(softmax: Node, score: Node, context: Node, *, values_first: bool) -> Attention:
     """An attention whose tensors are all in the layout of its weights."""
+    (weights, value), out = factors(context), _batched(context.outputs[0])
+    value_node = context.makers[-2 if values_first else -1]
+    if values_first:
+        weights, value, out = value.mT, weights.mT, out.mT
     layout = _layout(softmax.outputs[0], weights)
     logits = layout(softmax.args[0])
     given = weights if softmax.name == "exp" else layout(softmax.outputs[0])
@@ -241,24 +235,22 @@ def _assembled(
 
 def _layout(softmax: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
     """How axes are moved so that what a softmax gave is most like the weights."""
-    moves: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x.mT]
-    if softmax.dim() == 4:
-        moves = [partial(torch.permute, dims=dims) for dims in permutations(range(4))]
     support = weights != 0
+    wanted = weights[support].nan_to_num(0).double()
 
-    def unlike(move: Callable[[Tensor], Tensor]) -> float:
-        moved = move(softmax)
-        if moved.numel() != weights.numel() or moved.shape[-2:] != weights.shape[-2:]:
+    def unlike(dims: tuple[int, ...]) -> float:
+        """One minus the cosine of the angle between them."""
+        moved = softmax.permute(dims)
+        if moved.shape[-2:] != weights.shape[-2:]:
             return math.inf
-        x, y = (z[support].nan_to_num(0).double() for z in (moved.reshape(weights.shape), weights))
-        return 1 - float(torch.cosine_similarity(x, y, 0).nan_to_num(-math.inf))
+        values = moved.reshape(weights.shape)[support].nan_to_num(0).double()
+        return 1 - float(torch.cosine_similarity(values, wanted, 0).nan_to_num(-math.inf))
 
-    distances = [unlike(move) for move in moves]
-    least = min(distances)
-    if least == math.inf:  # a softmax of another shape
-        return lambda x: x.reshape(weights.shape)
-    best = next(m for m, d in zip(moves, distances, strict=True) if d < least + 1e-6)
-    return lambda x: best(x).reshape(weights.shape)
+    distances = {dims: unlike(dims) for dims in permutations(range(softmax.dim()))}
+    least = min(distances.values())
+    best = next((dims for dims, d in distances.items() if d < least + 1e-6), None)
+    # A softmax of another shape is not moved.
+    return lambda x: (x if best is None else x.permute(best)).reshape(weights.shape)
 
 
 def factors(product: Node) -> tuple[Tensor, Tensor]:
@@ -276,12 +268,8 @@ def _unlike(products: Tensor, logits: Tensor) -> float:
     """One minus the correlation, over what no mask has touched."""
     if products.shape != logits.shape:
         return math.inf
-    open_ = logits > -1e3
-    if open_.sum() < 3:
-        return 1.0
-    return 1.0 - float(
-        torch.stack([products[open_], logits[open_]]).double().corrcoef()[0, 1].abs().nan_to_num(0)
-    )
+    both = torch.stack([products, logits])[:, logits > -1e3].double()
+    return 1 - float(both.corrcoef()[0, 1].abs().nan_to_num(0)) if both.shape[1] > 2 else 1.0
 
 
 def between(node: Node | None, first: Node) -> set[str]:
