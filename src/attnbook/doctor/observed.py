@@ -74,7 +74,7 @@ def summed(a: Attention) -> list[Node]:
 
 def equal_heads(x: Tensor) -> list[int]:
     """For each head, the number of its kind, in the order of appearance."""
-    first = [next(j for j, kind in enumerate(x) if kind.equal(head)) for head in x]
+    first = [next((j for j in range(i) if x[j].equal(head)), i) for i, head in enumerate(x)]
     kinds = list(dict.fromkeys(first))
     return [kinds.index(j) for j in first]
 
