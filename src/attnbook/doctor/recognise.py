@@ -258,11 +258,11 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
 
 def _says_sequence_first(modules: list[nn.Module], module: Any) -> bool:
     """True if torch's own attention says so, or that of its own encoders and decoders."""
-    said = getattr(module, "batch_first", None)
-    if said is None and type(module).__module__ == "torch.nn.modules.transformer":
+    flag = getattr(module, "batch_first", None)
+    if flag is None and type(module).__module__ == "torch.nn.modules.transformer":
         parts = (part for module in modules for part in module.modules())
-        said = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
-    return said is False
+        flag = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
+    return flag is False
 
 
 def _channels_come_first(subject: Subject, size: list[int]) -> bool:

@@ -58,11 +58,11 @@ class Subject:
         """Call the module with copies of the arguments; whatever it returns."""
         return self.apply(copied(self.inputs if inputs is None else inputs))
 
-    def apply(self, given: Inputs) -> Any:
+    def apply(self, arguments: Inputs) -> Any:
         """Call the module with these arguments themselves; those not in the example go by name."""
         n_leaves = self.spec.num_leaves
-        positional, named = tree_unflatten(list(given.values())[:n_leaves], self.spec)
-        more = dict(list(given.items())[n_leaves:])
+        positional, named = tree_unflatten(list(arguments.values())[:n_leaves], self.spec)
+        more = dict(list(arguments.items())[n_leaves:])
         return self.module(*positional.values(), **named, **more)
 
     def output(self, result: Any) -> Tensor:
@@ -77,11 +77,11 @@ class Subject:
 
     def trace(self, inputs: Inputs | None = None, silenced: Collection[int] = ()) -> Trace:
         """All tensor operations of a call, some of them replaced by zeros."""
-        given = copied(self.inputs if inputs is None else inputs)
+        arguments = copied(self.inputs if inputs is None else inputs)
         seed_all(0)
-        trace = Trace([given[name] for name in self.sources], silenced)
+        trace = Trace([arguments[name] for name in self.sources], silenced)
         with torch.no_grad(), plain_kernels(), trace:
-            result = self.apply(given)
+            result = self.apply(arguments)
         trace.output = self.output(result)
         return trace
 
@@ -111,8 +111,8 @@ class Subject:
     @property
     def optional(self) -> list[str]:
         """Arguments that the example leaves out."""
-        given = {name.partition(".")[0] for name in self.inputs}
-        return [name for name in parameters_of(self.module) if name not in given]
+        in_example = {name.partition(".")[0] for name in self.inputs}
+        return [name for name in parameters_of(self.module) if name not in in_example]
 
     @property
     def has_labels(self) -> bool:

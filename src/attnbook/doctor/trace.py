@@ -123,8 +123,8 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name, given = func._schema.name.split("::")[-1], list(_tensors((*args, *kwargs.values())))
-        inputs = [(self._producer.get(id(x)), x) for x in given]
+        name, tensors = func._schema.name.split("::")[-1], list(_tensors((*args, *kwargs.values())))
+        inputs = [(self._producer.get(id(x)), x) for x in tensors]
         if name == "convolution" and args[1].shape[2:].numel() == args[-1] == 1:  # no groups
             name, inputs = "pointwise", inputs[:2]
         copied = name in (*PRODUCTS, *SOFTMAXES, "_log_softmax", "nll_loss_forward")
@@ -146,8 +146,10 @@ class Trace(TorchDispatchMode):
             maker.users.append(node)
         self._held.append((args, kwargs, result))
         self._producer.update({id(x): node for x in outputs})
-        if name.endswith("_") and given and given[0]._base is not None:  # a part is written into
-            self._producer[id(given[0]._base)] = node
+        if (
+            name.endswith("_") and tensors and tensors[0]._base is not None
+        ):  # a part is written into
+            self._producer[id(tensors[0]._base)] = node
         return result
 
     def of(self, *names: str) -> list[Node]:
@@ -220,7 +222,7 @@ def _assembled(softmax: Node, score: Node, context: Node, *, values_first: bool)
         weights, value, out = value.mT, weights.mT, out.mT
     layout = _layout(softmax.outputs[0], weights)
     logits = layout(softmax.args[0])
-    given = weights if softmax.name == "exp" else layout(softmax.outputs[0])
+    gave = weights if softmax.name == "exp" else layout(softmax.outputs[0])
     query, right = factors(score)
     key, products = right.mT, query @ right  # baddbmm gives more than that
     query_node, key_node = score.makers[-2:]
@@ -229,7 +231,7 @@ def _assembled(softmax: Node, score: Node, context: Node, *, values_first: bool)
         query, key, products = key, query, products.mT
         query_node, key_node = key_node, query_node
     matched = logits if products.shape == logits.shape else None
-    tensors = (query, key, products, matched, given, weights, value, out)
+    tensors = (query, key, products, matched, gave, weights, value, out)
     return Attention(*tensors, score, softmax, context, query_node, key_node, value_node)
 
 
