@@ -7,7 +7,6 @@
 True
 """
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._pytree import tree_flatten_with_path
 
 from attnbook.doctor import (
     blocks,
@@ -39,7 +36,7 @@ from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
 from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import Kind, Subject
+from attnbook.doctor.subject import KINDS, Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 
@@ -50,18 +47,19 @@ LOSS: tuple[Kind, ...] = ("loss",)
 
 @dataclass(frozen=True)
 class Check:
-    """What is tried, on what kinds of calls, and the claim without which it can't be judged."""
+    """What is tried, on what kinds of calls, and which claims are needed or tested."""
 
     run: Callable[[Subject], Iterable[Finding | NotJudged]]
     kinds: tuple[Kind, ...] = (*MODELS, *LOSS)
-    needs: str = ""
+    needs: str = ""  # the claim without which it can't be judged, and that it tests
+    tests: tuple[str, ...] = ()  # claims that it tests, and can do without
 
 
 CHECKS: dict[str, Check] = {
     # With the weights as they are:
     "same as": Check(same.same_as, needs="same_as"),
     "first loss": Check(losses.first_loss, ("tokens", "encoder-decoder", *LOSS)),
-    "tying": Check(projections.tying),
+    "tying": Check(projections.tying, tests=("tied",)),
     "start": Check(learning.start),
     # Then, as if it had never been called:
     "calls are independent": Check(calls.memory),
@@ -76,34 +74,34 @@ CHECKS: dict[str, Check] = {
     "number of heads": Check(heads.number_of_heads, needs="n_heads"),
     "projections": Check(projections.projections),
     "layers": Check(projections.layers),
-    "groups": Check(heads.groups),
-    "scale": Check(scale.scale),
+    "groups": Check(heads.groups, tests=("n_kv_heads",)),
+    "scale": Check(scale.scale, tests=("scale",)),
     "masks": Check(weights.masks),
     "mixing": Check(relations.mixing, MODELS),
     "batch": Check(relations.batch, MODELS),
     "order of sequences": Check(relations.order_of_sequences, MODELS),
-    "future": Check(relations.future, ROWS),
+    "future": Check(relations.future, ROWS, tests=("causal",)),
     "prefix": Check(relations.prefix, ROWS),
-    "padding": Check(padded.padding, MODELS),
+    "padding": Check(padded.padding, MODELS, tests=("mask", "padding_id")),
     "empty rows": Check(padded.empty_rows, MODELS, "mask"),
     "memory": Check(blocks.memory, ROWS),
-    "order": Check(relations.order, ROWS),
-    "positions": Check(positions.positions, MODELS),
+    "order": Check(relations.order, ROWS, tests=("position",)),
+    "positions": Check(positions.positions, MODELS, tests=("position", "rotary_base")),
     "pairs": Check(positions.pairs, ROWS),
     "window": Check(blocks.window, needs="window"),
-    "residual": Check(residuals.residual, (*ROWS, "pooled")),
+    "residual": Check(residuals.residual, (*ROWS, "pooled"), tests=("residual",)),
     "norms": Check(blocks.norms),
     "feed-forward": Check(blocks.activation),
-    "norm order": Check(blocks.norm_order),
+    "norm order": Check(blocks.norm_order, tests=("norm",)),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(cached.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(learning.train_and_eval),
-    "dropout": Check(learning.dropout),
+    "dropout": Check(learning.dropout, tests=("dropout",)),
     "gradients": Check(learning.gradients),
-    "half precision": Check(calls.half_precision, MODELS),
-    "masks in the loss": Check(losses.future, LOSS),
+    "half precision": Check(calls.half_precision, MODELS, tests=("half",)),
+    "masks in the loss": Check(losses.future, LOSS, tests=("causal",)),
     "sequences in the loss": Check(losses.order_of_sequences, LOSS),
-    "shift": Check(losses.shift, LOSS),
+    "shift": Check(losses.shift, LOSS, tests=("causal",)),
     "probabilities": Check(losses.probabilities, LOSS),
     "reshaped": Check(losses.reshaped, LOSS),
     "targets": Check(losses.counted, LOSS),
@@ -111,26 +109,7 @@ CHECKS: dict[str, Check] = {
     "training": Check(losses.training, LOSS),  # last: it changes the weights
 }
 AS_THEY_ARE = ("same as", "first loss", "tying", "start")
-TESTED_BY: dict[str, tuple[str, ...]] = {
-    "causal": ("future", "masks in the loss", "shift"),
-    "n_heads": ("number of heads",),
-    "n_kv_heads": ("groups",),
-    "scale": ("scale",),
-    "mask": ("padding", "empty rows"),
-    "window": ("window",),
-    "position": ("positions", "order"),
-    "rotary_base": ("positions",),
-    "norm": ("norm order",),
-    "embedding_scale": ("embedding scale",),
-    "tied": ("tying",),
-    "dropout": ("dropout",),
-    "cache": ("cache",),
-    "padding_id": ("padding", "padding in the loss"),
-    "residual": ("residual",),
-    "half": ("half precision",),
-    "same_as": ("same as",),
-}
-"""By which checks a claim is tested: one of them is judged, and none raises."""
+Outcomes = dict[str, list[Finding | NotJudged]]  # of each check
 NOT_RUN = NotJudged("", "not for such calls")
 
 
@@ -158,107 +137,74 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         >>> print(*diagnose(model, ids, causal=True, n_heads=4).causes)
         wrong number of heads
     """
-    said = of_call(Claims.of(claims), module, example)
+    checked = Claims.of(claims)
     started = time.perf_counter()
     with warnings.catch_warnings(), restored(module):
         warnings.simplefilter("ignore")
         try:
             with restored(module):
-                subject = recognise(module, example, said)
+                subject = recognise(module, example, checked)
                 results = _results(subject, AS_THEY_ARE)
         except CallFailed as failed:
-            return Report("not called", (call_failed(failed),))
+            done, raised = failed.args
+            error = finding("the example can't be called", done, raised, "an output")
+            return Report("not called", (replace(error, check="the call"),))
         stir(subject)
         results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
-    found = [x for one in results.values() for x in one]
+    everything = [result for of_check in results.values() for result in of_check]
     explains = {name: cause.explains for name, cause in CAUSES.items()}
-    unseen = subject.kind != "loss" and heads.UNSEEN in found
+    unseen = subject.kind != "loss" and heads.UNSEEN in everything
     return Report(
-        subject.description + "; no attention seen: only inputs and outputs compared" * unseen,
-        tuple(one_cause((x for x in found if isinstance(x, Finding)), explains)),
-        tuple(x for x in found if isinstance(x, NotJudged)),
-        tuple(name for name, one in results.items() if not one),
-        tuple(_untested(said, results)),
+        KINDS[subject.kind]
+        + subject.cut
+        + "; no attention seen: only inputs and outputs compared" * unseen,
+        tuple(one_cause((x for x in everything if isinstance(x, Finding)), explains)),
+        tuple(x for x in everything if isinstance(x, NotJudged)),
+        tuple(name for name, of_check in results.items() if not of_check),
+        tuple(_untested(checked, results)),
         time.perf_counter() - started,
     )
 
 
-def of_call(said: Claims, module: Callable[..., Any], example: tuple[Any, ...]) -> Claims:
-    """The claims, if the call has the argument that is the mask; by name if not in the example.
-
-    Raises:
-        ValueError: if it has not: names those that it has.
-    """
-    if said.mask is None:
-        return said
-    module = getattr(module, "_orig_mod", module)  # of a compiled module
-    try:
-        found = inspect.signature(module.forward if isinstance(module, nn.Module) else module)
-    except (TypeError, ValueError):  # it is written in C
-        return said
-    wanted, names = said.mask.argument, list(found.parameters)
-    paths = [path for path, _ in tree_flatten_with_path((example, said.keywords or {}))[0]]
-    names += [str(path[-1].key) for path in paths if hasattr(path[-1], "key")]  # in a dictionary
-    if isinstance(wanted, int):
-        known = 0 <= wanted < max(len(paths), len(found.parameters))
-        wanted = names[wanted] if known and wanted >= len(paths) else wanted
-    else:
-        free = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
-        known = free or wanted.rpartition(".")[2] in names
-    if not known:
-        has = ", ".join(dict.fromkeys(names))
-        raise ValueError(f"mask's argument is {wanted!r}, but the call has {has}")
-    return replace(said, mask=replace(said.mask, argument=wanted))
-
-
-def _untested(said: Claims, results: dict[str, list[Finding | NotJudged]]) -> Iterator[str]:
-    """Claims of which no check is judged, or of which one raised."""
-    for claim, checks in TESTED_BY.items():
-        given = getattr(said, claim)
+def _untested(claims: Claims, results: Outcomes) -> Iterator[str]:
+    """Names of the claims of which no check was judged, or of which one raised."""
+    for claim, value in vars(claims).items():
+        checks = [n for n, check in CHECKS.items() if claim in (check.needs, *check.tests)]
+        if value is None or value is False or not checks:
+            continue
         missing = [
-            [x for x in results.get(check, [NOT_RUN]) if isinstance(x, NotJudged)]
-            for check in checks
+            [x for x in results.get(name, [NOT_RUN]) if isinstance(x, NotJudged)] for name in checks
         ]
-        raised = any(x.raised for one in missing for x in one)
-        if given is not None and given is not False and (all(missing) or raised):
+        if all(missing) or any(x.raised for of_check in missing for x in of_check):
             yield claim
 
 
-def call_failed(error: CallFailed) -> Finding:
-    """The only finding, if there is nothing to examine."""
-    done, found = error.args
-    return replace(
-        finding("the example can't be called", done, found, "an output"), check="the call"
-    )
-
-
 def stir(subject: Subject) -> None:
-    """Give parameters that are (nearly) zero random values, so that what is behind them shows."""
-    drawn = torch.Generator().manual_seed(0)
+    """Give random values to parameters that are nearly zero, so that what is behind them shows."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in subject.parameters.values():
             if not parameter.is_floating_point() or not parameter.numel():
                 continue
             if parameter.abs().max() < 1e-3 or (parameter == -1).all():  # a gain of 1 + p
-                noise = torch.randn(parameter.shape, generator=drawn)
+                noise = torch.randn(parameter.shape, generator=generator)
                 width = parameter.shape[-1] if parameter.dim() > 1 else 10
                 parameter.add_((noise * width**-0.5).to(parameter))
 
 
-def _results(subject: Subject, names: Iterable[str]) -> dict[str, list[Finding | NotJudged]]:
-    """What each check found that is for such calls."""
+def _results(subject: Subject, names: Iterable[str]) -> Outcomes:
+    """Run those checks that apply to such calls; one that raises stops no other."""
+    outcomes: Outcomes = {}
     with subject.mode(training=False), torch.enable_grad():
-        return {n: _tried(n, subject) for n in names if subject.kind in CHECKS[n].kinds}
-
-
-def _tried(name: str, subject: Subject) -> list[Finding | NotJudged]:
-    """What a check found; that it failed, if it did, is told and stops no other."""
-    check = CHECKS[name]
-    if check.needs and getattr(subject.claims, check.needs) is None:
-        return [NotJudged(name, "not claimed", f"{check.needs}=…")]
-    try:
-        return [replace(x, check=name) for x in check.run(subject)]
-    except Exception as error:  # the reader's module raised it, or the check
-        said = str(error).partition("\n")[0][:120]
-        why = f"the check raised {type(error).__name__}: {said}"
-        return [NotJudged(name, why, raised=True)]
+        for name in (name for name in names if subject.kind in CHECKS[name].kinds):
+            check = CHECKS[name]
+            if check.needs and getattr(subject.claims, check.needs) is None:
+                outcomes[name] = [NotJudged(name, "not claimed", f"{check.needs}=…")]
+                continue
+            try:
+                outcomes[name] = [replace(x, check=name) for x in check.run(subject)]
+            except Exception as error:  # the reader's module raised it, or the check
+                first_line = str(error).partition("\n")[0][:120]
+                why = f"the check raised {type(error).__name__}: {first_line}"
+                outcomes[name] = [NotJudged(name, why, raised=True)]
+    return outcomes

@@ -13,6 +13,7 @@ import inspect
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbook.doctor import Claims, diagnose
+
+VECTORS = "an argument of vectors, of this shape; once for each, in order"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,43 +34,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    an_input = partial(add, dest="inputs", action="append")
     add("what", help="file.py:name")
-    add(
-        "--vectors",
-        dest="inputs",
-        action="append",
-        type=vectors,
-        metavar="2,6,64",
-        help="an argument of vectors, of this shape; once for each, in order",
-    )
-    add(
-        "--ids",
-        dest="inputs",
-        action="append",
-        type=ids,
-        metavar="2,6",
-        help="an argument of ids, of this shape",
-    )
+    an_input("--vectors", type=vectors, metavar="2,6,64", help=VECTORS)
+    an_input("--ids", type=ids, metavar="2,6", help="an argument of ids, of this shape")
     add("--vocab", type=int, default=50, help="how many ids there are (50)")
     add("--seed", type=int, default=0, help="for the weights and inputs (0)")
     add("claims", nargs="*", metavar="name=value", help="name=value, for instance causal=True")
-    given = parser.parse_intermixed_args(arguments)
-    if not given.inputs:
+    parsed = parser.parse_intermixed_args(arguments)
+    if not parsed.inputs:
         parser.error("give the shape of an input: --vectors 2,6,64 or --ids 2,6")
-    torch.manual_seed(given.seed)
+    torch.manual_seed(parsed.seed)
     try:
-        claims = dict(map(claim, given.claims))
+        claims = dict(map(claim, parsed.claims))
         Claims.of(claims)
-        module = load(given.what)
-        report = diagnose(module, *(draw(given.vocab) for draw in given.inputs), **claims)
+        module = load(parsed.what)
+        report = diagnose(module, *(draw(parsed.vocab) for draw in parsed.inputs), **claims)
     except (LookupError, TypeError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        parser.exit(2, f"{parser.prog}: error: {said}\n")
+        first_line = str(error).partition("\n")[0]
+        parser.exit(2, f"{parser.prog}: error: {first_line}\n")
     print(report)
-    if report.errors and "index out of range" in report.errors[0].found:
-        print(f"ids below {given.vocab} were drawn; give the number of ids that it has as --vocab")
-    examined = report.errors and report.errors[0].check != "the call"
-    return 0 if report.healthy else 1 if examined else 2
+    called = not any(error.check == "the call" for error in report.errors)
+    if not called and "index out of range" in report.errors[0].found:
+        print(f"ids below {parsed.vocab} were drawn; give the number of ids that it has as --vocab")
+    return 0 if report.healthy else 1 if report.errors and called else 2
 
 
 def load(what: str) -> Any:
@@ -81,20 +71,23 @@ def load(what: str) -> Any:
     names = runpy.run_path(path)
     if name not in names:
         raise LookupError(f"there is no {name!r} in {path}")
-    made = names[name]
-    parameters = () if isinstance(made, nn.Module) else inspect.signature(made).parameters.values()
-    needs = [p for p in parameters if p.default is p.empty and p.kind not in (2, 4)]
-    return made if isinstance(made, nn.Module) or needs else made()
+    thing = names[name]
+    if isinstance(thing, nn.Module):
+        return thing
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(thing).parameters.values()
+    needs = any(p.default is p.empty and p.kind not in any_number for p in parameters)
+    return thing if needs else thing()
 
 
 def vectors(text: str) -> Callable[[int], Tensor]:
-    """Draws vectors of a shape such as ``"2,6,64"``."""
+    """A function that draws vectors of a shape such as ``"2,6,64"``."""
     size = shape(text)
     return lambda _: torch.randn(size)
 
 
 def ids(text: str) -> Callable[[int], Tensor]:
-    """Draws ids of a shape such as ``"2,6"``."""
+    """A function that draws ids of a shape such as ``"2,6"``."""
     size = shape(text)
     return lambda vocab: torch.randint(vocab, size)
 

@@ -8,8 +8,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from torch import Tensor
 
-from attnbook.blocks import check_choice
-
 Position = Literal["none", "learned", "sinusoidal", "rotary", "alibi", "relative"]
 
 
@@ -94,7 +92,7 @@ class Claims:
     scale: float | Literal["1/sqrt(d_head)"] | None = None
     mask: Mask | None = None
     window: int | None = None
-    position: str | None = None
+    position: Position | None = None
     rotary_base: float | None = None
     norm: Literal["pre", "post"] | None = None
     embedding_scale: float | None = None
@@ -111,11 +109,6 @@ class Claims:
     half: bool = False
     keywords: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse an unknown kind of positions."""
-        if self.position is not None:
-            check_choice("position", self.position, Position)
-
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Claims":
         """The claims, with a mask made from a dictionary.
@@ -125,13 +118,12 @@ class Claims:
             ValueError: if a word is not known: names those that are.
         """
         kinds = get_type_hints(cls)
-        for name in given:
-            if name not in kinds:
-                known = f"there is no claim {name!r}; there are {', '.join(kinds)}"
-                raise TypeError(known + TO_THE_CALL.format(name))
+        for name in (name for name in given if name not in kinds):
+            known = f"there is no claim {name!r}; there are {', '.join(kinds)}"
+            raise TypeError(known + TO_THE_CALL.format(name))
         mask = given.get("mask")
-        made = {"mask": Mask(**mask)} if isinstance(mask, Mapping) else {}
-        return cls(**{k: checked(k, x, kinds[k]) for k, x in {**given, **made}.items()})
+        read = {**given, "mask": Mask(**mask)} if isinstance(mask, Mapping) else given
+        return cls(**{name: checked(name, value, kinds[name]) for name, value in read.items()})
 
 
 def checked(name: str, given: Any, kind: Any) -> Any:
@@ -149,17 +141,17 @@ def checked(name: str, given: Any, kind: Any) -> Any:
     if isinstance(given, np.generic | Tensor) and given.ndim == 0:
         given = given.item()
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
-    types = [get_origin(one) or one for one in kinds if get_origin(one) is not Literal]
+    words = [word for x in kinds if get_origin(x) is Literal for word in get_args(x)]
+    types = [get_origin(x) or x for x in kinds if get_origin(x) is not Literal]
     allowed = (*types, int) if float in types else tuple(types)
     if isinstance(given, tuple) and tuple in types:
-        return tuple(checked(name, one, get_args(kind)[0]) for one in given)
+        return tuple(checked(name, item, get_args(kind)[0]) for item in given)
     if isinstance(given, str) and given in words:
         return given
     if isinstance(given, allowed) and (bool in types or not isinstance(given, bool)):
         return given
-    *others, last = [*map(repr, words), *(IN_WORDS[one] for one in types if one is not NoneType)]
-    expected = " or ".join([", ".join(others), last] if others else [last])
+    choices = [*map(repr, words), *(IN_WORDS[x] for x in types if x is not NoneType)]
+    expected = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
     error = ValueError if words and isinstance(given, str) else TypeError
-    said = f"{name} must be {expected}, got {given!r}"
-    raise error(said + TO_THE_CALL.format(name) * isinstance(given, Tensor))
+    refused = f"{name} must be {expected}, got {given!r}"
+    raise error(refused + TO_THE_CALL.format(name) * isinstance(given, Tensor))

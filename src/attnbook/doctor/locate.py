@@ -1,5 +1,6 @@
 """The attentions of a call: what is open, what was added to the products, whether order counts."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -10,13 +11,21 @@ from attnbook.doctor.trace import (
     MOVES,
     ON_LOGITS,
     PRODUCTS,
-    SOFTMAX,
+    SOFTMAXES,
     Attention,
     Node,
     Trace,
     back,
 )
 
+CLOSED = -1e3
+"""A logit below this lets nothing through."""
+WRONG_MASKS = {
+    "later by one": "causal mask off by one",
+    "later": "inverted mask",
+    "strictly later": "inverted mask",
+}
+NOT_A_NORM = ("batch", "instance", "block", "layers", "prenorm", "weight", "spectral")
 WEAK = -2.0
 """What is added to close, and does not quite; a boolean that is added counts as 1 or -1."""
 
@@ -35,42 +44,45 @@ def attentions(subject: Subject) -> list[Attention]:
 
 
 def softmaxes(subject: Subject) -> bool:
-    """Whether there is a softmax over as many as there are tokens."""
+    """True if there is a softmax over as many as there are tokens."""
     sizes = {subject.length(name) for name in subject.sources}
-    trace = trace_of(subject)
-    for node in trace.of("exp"):  # by hand
-        score = back(node.makers[0], (*MOVES, *ON_LOGITS), PRODUCTS)
-        among = [n for n in sizes if n > 1 and node.outputs[0].shape[1:].count(n) > 1]
-        if among and score is not None and score.between:
-            return True
-    return any(node.outputs[0].shape[int(node.args[1])] in sizes for node in trace.of(*SOFTMAX))
+    for node in trace_of(subject).of(*SOFTMAXES):
+        shape = node.outputs[0].shape
+        if node.name != "exp":
+            if shape[int(node.args[1])] in sizes:
+                return True
+        elif any(n > 1 and shape[1:].count(n) > 1 for n in sizes):
+            score = back(node.makers[0], (*MOVES, *ON_LOGITS), PRODUCTS)
+            if score is not None and score.between:
+                return True
+    return False
 
 
 def own(subject: Subject) -> list[Attention]:
-    """Those in which the target's tokens attend to each other."""
-    n = subject.n_tokens
-    # A loss may leave out the last token.
-    sizes = [(n, n), (n - 1, n - 1)] if subject.kind == "loss" else [(n, n)]
-    found = [a for a in attentions(subject) if a.weights.shape[-2:] in sizes]
-    if subject.kind == "encoder-decoder":  # the encoder may have as many tokens
-        last = found[len(found) // 3 :] if subject.length(subject.sources[0]) == n else found
-        return [a for a in last if not bool((support(a).triu(1)).any())] or last
-    return found
+    """The attentions in which the target's tokens attend to each other."""
+    n, loss = subject.n_tokens, subject.kind == "loss"
+    sizes = [(n, n), (n - 1, n - 1)][: 1 + loss]  # a loss may leave out the last token
+    square = [a for a in attentions(subject) if a.weights.shape[-2:] in sizes]
+    if subject.kind != "encoder-decoder":
+        return square
+    if subject.length(subject.sources[0]) == n:  # the encoder has as many tokens
+        square = square[len(square) // 3 :]
+    return [a for a in square if not support(a).triu(1).any()] or square
 
 
 def support(attention: Attention) -> Tensor:
-    """Which query may attend to which key, for any sequence and head."""
+    """Which query may attend to which key, in any sequence and head."""
     return (attention.weights.nan_to_num(1) != 0).any(0)
 
 
 def supports(subject: Subject) -> list[Tensor]:
-    """Of the attentions of the target's tokens to each other."""
+    """Which keys are open, for each self-attention of the target."""
     return [support(a) for a in own(subject)]
 
 
 def all_closed(subject: Subject) -> bool:
-    """Whether an attention forbids everything, though no token is padding."""
-    return any(a.logits is not None and (a.logits < -1e3).all() for a in attentions(subject))
+    """True if an attention forbids everything, though no token is padding."""
+    return any(a.logits is not None and (a.logits < CLOSED).all() for a in attentions(subject))
 
 
 def pattern(open_: Tensor) -> str:
@@ -94,43 +106,44 @@ def pattern(open_: Tensor) -> str:
 
 
 def inside(subject: Subject) -> str:
-    """The pattern of all attentions of the target's tokens to each other, if they have one."""
-    found = {pattern(s) for s in supports(subject)}
-    return found.pop() if len(found) == 1 else "none" if not found else "several"
+    """The common mask pattern of the target's self-attentions: or "none", or "several"."""
+    patterns = {pattern(open_) for open_ in supports(subject)}
+    return "several" if len(patterns) > 1 else next(iter(patterns), "none")
 
 
 def open_mask(subject: Subject, leaky: list[Attention]) -> str:
     """What is wrong with masks that let a token attend to later ones."""
-    open_ = support(leaky[0])
+    first = leaky[0]
+    open_ = support(first).cpu()
     kind = pattern(open_)
-    if kind == "later by one":
-        return "causal mask off by one"
-    if kind in ("later", "strictly later"):
-        return "inverted mask"
+    if kind in WRONG_MASKS:
+        return WRONG_MASKS[kind]
     if kind != "all":
         at = torch.arange(len(open_))
         distance = (at[:, None] - at).abs()
-        two_sided = open_.cpu().equal(distance <= distance[open_.cpu()].max())
+        two_sided = open_.equal(distance <= distance[open_].max())
         return "other window" if two_sided else "mask of another shape"
-    partly = any(not one.triu(1).any() for one in leaky[0].weights != 0)
+    partly = any(not head.triu(1).any() for head in first.weights != 0)
     if partly or len(leaky) < len(own(subject)):
         return "mask not everywhere"
-    return weak_mask(subject, leaky[0]) or "no causal mask"
+    return weak_mask(subject, first) or "no causal mask"
 
 
 def weak_mask(subject: Subject, attention: Attention) -> str:
     """What kind of causal mask does not close, if there is one."""
-    if attention.logits is None or attention.logits.shape[-1] < 3:
+    logits = attention.logits
+    if logits is None or logits.shape[-1] < 3:
         return ""
-    upper = torch.ones(attention.logits.shape[-2:], dtype=torch.bool).triu(1)
-    here, products = attention.logits[:, upper], attention.products[:, upper]
-    if here.std() <= 1e-6 * max(1.0, float(here.abs().max())) and products.std() > 0:
+    upper = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+    later = logits[:, upper]
+    equal = later.std() <= 1e-6 * max(1.0, float(later.abs().max()))
+    if equal and attention.products[:, upper].std() > 0:
         return "masked with a finite number"
-    rest = residual(subject, attention)
-    step = 0.0 if rest is None else _step(rest, upper)
-    if step < WEAK:
-        return "masked with a finite number"
-    return "mask added as a number" if abs(step) > 1e-3 else ""
+    added = residual(subject, attention)
+    step = 0.0 if added is None else _step(added, upper)
+    if abs(step) <= 1e-3:
+        return ""
+    return "masked with a finite number" if step < WEAK else "mask added as a number"
 
 
 def residual(subject: Subject, attention: Attention) -> Tensor | None:
@@ -142,23 +155,19 @@ def residual(subject: Subject, attention: Attention) -> Tensor | None:
 
 
 def slope(subject: Subject, attention: Attention) -> float | None:
-    """By how much logits change with the products, apart from what all sequences are added."""
+    """The fitted factor from q·k to the logits, ignoring terms that are equal in every sequence."""
     if attention.logits is None:
         return None
     heads = per_sequence(subject, attention)
     x, y = attention.products.double(), attention.logits.double()
-    open_ = (y > -1e3) & y.isfinite()
+    open_ = (y > CLOSED) & y.isfinite()
     if heads is None:  # one sequence: what is added differs by head
         count = open_.sum((1, 2), keepdim=True)
-        x, y = (z.masked_fill(~open_, 0) for z in (x, y))
-        x, y = (z - z.sum((1, 2), keepdim=True) / count for z in (x, y))
-        both = open_
+        x, y = (z - z.masked_fill(~open_, 0).sum((1, 2), keepdim=True) / count for z in (x, y))
     else:
-        x, y, both = x[heads:] - x[:-heads], y[heads:] - y[:-heads], open_[heads:] & open_[:-heads]
-    x, y = x[both], y[both]
-    if x.numel() < 2 or not x.norm() > 0:
-        return None
-    return float((x @ y) / (x @ x))
+        x, y, open_ = x[heads:] - x[:-heads], y[heads:] - y[:-heads], open_[heads:] & open_[:-heads]
+    x, y = x[open_], y[open_]
+    return float((x @ y) / (x @ x)) if len(x) > 1 and x.norm() > 0 else None
 
 
 def per_sequence(subject: Subject, attention: Attention) -> int | None:
@@ -167,42 +176,43 @@ def per_sequence(subject: Subject, attention: Attention) -> int | None:
     return len(attention.weights) // n if n > 1 and len(attention.weights) % n == 0 else None
 
 
-def _step(rest: Tensor, upper: Tensor) -> float:
-    above, below = rest[:, upper], rest[:, ~upper]
-    spread = float(above.std() + below.std())
-    step = float(above.mean() - below.mean())
-    is_mask = len(rest.round(decimals=3).unique()) < 3 and bool(above.std() < 1e-3)
+def _step(added: Tensor, upper: Tensor) -> float:
+    """How much more is added to later keys than to others; 0 if it is no step."""
+    later, others = added[:, upper], added[:, ~upper]
+    step, spread = float(later.mean() - others.mean()), float(later.std() + others.std())
+    is_mask = len(added.round(decimals=3).unique()) < 3 and bool(later.std() < 1e-3)
     return step if is_mask or spread < 0.1 * abs(step) else 0.0
 
 
-def norm_calls(subject: Subject) -> list[tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]]:
-    """The norms of one's own that a call runs, with what they are given."""
-    found: dict[nn.Module, tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
-    names = {part: name for m in subject.modules for name, part in m.named_modules()}
+NormCall = tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def norm_calls(subject: Subject) -> list[NormCall]:
+    """The first call of each norm module of one's own: name, module, arguments, keywords."""
+    parts = {part: name for m in subject.modules for name, part in m.named_modules()}
+    calls: dict[nn.Module, NormCall] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
-        kind = type(module).__name__.lower()
-        others = any(
-            word in kind
-            for word in ("batch", "instance", "block", "layers", "prenorm", "weight", "spectral")
-        )
-        leaf = not any(True for _ in module.children())
-        floats = bool(args) and isinstance(args[0], Tensor) and args[0].is_floating_point()
-        if ("norm" in kind or "rms" in kind) and leaf and floats and not others:
-            found.setdefault(module, (names[module], module, args, kwargs))
+        """Keep the first call that is given floats."""
+        if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            calls.setdefault(module, (parts[module], module, args, kwargs))
 
-    handles = [m.register_forward_hook(note, with_kwargs=True) for m in names]
-    try:
-        with plain_kernels():
-            subject.run(subject.fresh(0))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return list(found.values())
+    with ExitStack() as stack, plain_kernels():
+        for module in filter(_is_norm, parts):
+            stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        subject.run(subject.fresh(0))
+    return list(calls.values())
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """True if a module's class is called a norm, and has no parts."""
+    kind = type(module).__name__.lower()
+    is_norm = ("norm" in kind or "rms" in kind) and not any(word in kind for word in NOT_A_NORM)
+    return is_norm and not list(module.children())
 
 
 def has_positions(subject: Subject) -> bool:
-    """Whether equal tokens have other logits, values or outputs at other positions."""
+    """True if equal tokens have other logits, values or outputs at other positions."""
     trace = subject.trace(constant(subject))
     assert trace.output is not None
     output = subject.by_token(trace.output)
@@ -217,14 +227,13 @@ def has_positions(subject: Subject) -> bool:
 
 
 def _vary(logits: Tensor) -> bool:
-    """Whether those that are open differ."""
-    open_ = logits > -1e3
+    """True if those that are open differ."""
+    open_ = logits > CLOSED
     if not open_.any():
         return False
-    first = logits.masked_fill(~open_, 0)
-    mean = first.sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
-    off = (logits - mean)[open_].abs().max()
-    return bool(off > 1e-4 * max(1e-3, float(first.abs().max())))
+    largest = float(logits[open_].abs().max())
+    mean = logits.masked_fill(~open_, 0).sum((1, 2), keepdim=True) / open_.sum((1, 2), keepdim=True)
+    return bool((logits - mean)[open_].abs().max() > 1e-4 * max(1e-3, largest))
 
 
 def constant(subject: Subject) -> Inputs:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnbook.doctor.report import Finding, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, walk
+from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, upstream
 
 IN_STEPS = ("round", "sign", "sgn", "floor", "ceil", "trunc", "bernoulli")
 Results = Iterator[Finding | NotJudged]
@@ -21,9 +21,9 @@ def where(at: Attention | Node | None) -> str:
 
 def heads_in(subject: Subject, a: Attention) -> int:
     """Heads that are computed at once; one, where each head is a module."""
-    n, made = subject.n_sequences, projected(a.query_node)
-    if subject.inputs[subject.target].dim() > 3 and made is not None and made.name != "bmm":
-        rows = made.outputs[0][..., 0].numel() // a.query.shape[1]  # of a grid, each by itself
+    n, product = subject.n_sequences, projected(a.query_node)
+    if subject.inputs[subject.target].dim() > 3 and product is not None and product.name != "bmm":
+        rows = product.outputs[0][..., 0].numel() // a.query.shape[1]  # of a grid, each by itself
         n = rows if rows and len(a.weights) % rows == 0 else n
     return len(a.weights) // n
 
@@ -48,12 +48,11 @@ def path(node: Node | None) -> Iterator[tuple[Node, Tensor]]:
     seen = set()
     while queue:
         now, tensor = queue.pop(0)
-        if now.index in seen or not now.depends:
-            continue
-        seen.add(now.index)
-        yield now, tensor
-        if now.name not in PRODUCTS:
-            queue += [(n, x) for n, x in now.inputs if n is not None]
+        if now.depends and now.index not in seen:
+            seen.add(now.index)
+            yield now, tensor
+            inputs = now.inputs if now.name not in PRODUCTS else []
+            queue += [(maker, x) for maker, x in inputs if maker is not None]
 
 
 def matrix_of(product: Node) -> int:
@@ -66,8 +65,8 @@ def matrix_of(product: Node) -> int:
 
 def given(node: Node | None) -> Tensor | None:
     """What a query, key or value is projected from."""
-    made = projected(node)
-    return None if made is None or made.between else made.args[-2]
+    product = projected(node)
+    return None if product is None or product.between else product.args[-2]
 
 
 def width_before(node: Node | None) -> int | None:
@@ -77,10 +76,9 @@ def width_before(node: Node | None) -> int | None:
 
 
 def summed(a: Attention) -> list[Node]:
-    """The products that the logits are the sum of, as of content and of positions."""
+    """The matrix products that are added to give the logits, as of content and of positions."""
     through = {*MOVES, *ON_LOGITS} - {"cat", "stack", "maximum", "index_put_"}
-    found = walk(a.softmax_node.makers[:1], lambda n: n.makers if n.name in through else [])
-    parts = [n for n in found if n.name in PRODUCTS]
+    parts = [n for n in upstream(a.softmax_node.makers[:1], through) if n.name in PRODUCTS]
     return parts if a.score_node in parts else [a.score_node]
 
 
@@ -94,31 +92,27 @@ def in_steps(node: Node) -> bool:
 
 def equal_heads(x: Tensor) -> list[int]:
     """For each head, the number of its kind, in the order of appearance."""
-    kinds: list[Tensor] = []
-    numbers = []
-    for head in x:
-        same = [i for i, kind in enumerate(kinds) if kind.equal(head)]
-        numbers.append(same[0] if same else len(kinds))
-        if not same:
-            kinds.append(head)
-    return numbers
+    first = [next((j for j in range(i) if x[j].equal(head)), i) for i, head in enumerate(x)]
+    kinds = list(dict.fromkeys(first))
+    return [kinds.index(j) for j in first]
 
 
 def origins(rows: Tensor, values: Tensor, index: Tensor) -> Tensor:
-    """For each number, the index of the value that it is; −1 if of none, or of several."""
+    """For each number, where it stands in ``values``, by ``index``; −1 if nowhere or twice."""
     ordered, order = values.flatten().sort()
     at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
     twice = torch.zeros_like(ordered, dtype=torch.bool)
     twice[1:] |= ordered[1:] == ordered[:-1]
     twice[:-1] |= ordered[1:] == ordered[:-1]
-    found = index.to(values.device).expand_as(values).flatten()[order[at]]
-    return found.masked_fill((ordered[at] != rows) | twice[at], -1)
+    places = index.to(values.device).expand_as(values).flatten()[order[at]]
+    return places.masked_fill((ordered[at] != rows) | twice[at], -1)
 
 
-def mixed(found: Tensor) -> list[int]:
+def mixed(places: Tensor) -> list[int]:
     """The origins of a row's numbers, if there are rows with more than one."""
-    if found.shape[1] < 2 or (found >= 0).float().mean() < 0.3:
+    known = places >= 0
+    if places.shape[1] < 2 or known.float().mean() < 0.3:
         return []
-    largest, least = found.amax(1), found.masked_fill(found < 0, int(found.max()) + 1).amin(1)
-    rows = found[(found >= 0).any(1) & (largest != least)]
+    least = places.masked_fill(~known, int(places.max()) + 1).amin(1)
+    rows = places[known.any(1) & (places.amax(1) != least)]
     return sorted(set(rows[0].tolist()) - {-1}) if len(rows) else []

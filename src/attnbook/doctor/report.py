@@ -2,7 +2,7 @@
 
 import html
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -54,11 +54,16 @@ class Finding:
 
     def __str__(self) -> str:
         """Its cause, and a line for each of what was tried, found, expected, and what to write."""
-        lines = [f"{self.level.upper()}: {self.cause}"]
-        lines += [_wrapped(f"  {name:<10}", str(getattr(self, key))) for key, name in ROWS.items()]
+        lines = [_wrapped(f"  {name:<10}", text) for name, text in self.rows()]
+        return "\n".join([f"{self.level.upper()}: {self.cause}", *lines])
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """The lines of the report on it, each with its name."""
+        for key, name in ROWS.items():
+            yield name, str(getattr(self, key))
         if self.also:
-            lines.append(_wrapped("  also      ", _also(self)))
-        return "\n".join(lines)
+            fail = "fail" if len(self.also) > 1 else "fails"
+            yield "also", f"{', '.join(self.also)} {fail} for this reason, too"
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Report:
 
     @property
     def raised(self) -> tuple[NotJudged, ...]:
-        """The checks that raised, the module does not do what is claimed, or can't be examined."""
+        """The checks that raised: the module contradicts a claim, or can't be examined."""
         return tuple(x for x in self.not_judged if x.raised)
 
     def __str__(self) -> str:
@@ -144,14 +149,13 @@ class Report:
         if self.passed:
             parts.append(_wrapped("held: ", ", ".join(self.passed)))
         if self.not_judged:
-            parts.append(
-                "not judged:\n" + "\n".join(_wrapped("  ", str(x)) for x in self._missing())
-            )
+            parts += ["not judged:", *(_wrapped("  ", str(x)) for x in self._missing())]
         return "\n".join(parts)
 
     __repr__ = __str__
 
     def _title(self) -> str:
+        """The first line: the verdict, and what it is of."""
         if any(x.check == "the call" for x in self.findings):
             return "NOT healthy: the example can't be called"
         state = "healthy" if self.healthy else "NOT healthy"
@@ -163,15 +167,17 @@ class Report:
         return f"{state}: {count} ({self.subject})"
 
     def _missing(self) -> list[NotJudged]:
-        return sorted(self.not_judged, key=lambda x: not x.raised)  # those that raised first
+        """What was not judged, those that raised first."""
+        return sorted(self.not_judged, key=lambda x: not x.raised)
 
     def _repr_html_(self) -> str:
         """For notebooks: a line for each finding, which opens."""
-        rows = "".join(_row(x) for x in (*self.errors, *self.warnings, *self.notes))
+        findings = "".join(map(_opening, (*self.errors, *self.warnings, *self.notes)))
         held = _folded("Held", self.passed) + _folded("Not judged", map(str, self._missing()))
-        return f"<div><p><strong>{html.escape(self._title())}</strong></p>{rows}{held}</div>"
+        return f"<div><p><strong>{html.escape(self._title())}</strong></p>{findings}{held}</div>"
 
     def _of(self, level: Level) -> tuple[Finding, ...]:
+        """The findings of a level."""
         return tuple(finding for finding in self.findings if finding.level == level)
 
 
@@ -182,35 +188,30 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
         findings: in any order.
         explains: for a cause, the checks that fail because of it; ``"*"`` for all.
     """
-    kept: list[Finding] = []
     rest = list(dict.fromkeys(findings))
     known = {check for x in rest if x.level == "error" for check in explains.get(x.cause, ())}
-    # The cause that explains most comes first, but for what another one explains by name.
-    rest.sort(
-        key=lambda x: (
-            x.level,
-            "*" not in explains.get(x.cause, ()) or x.check in known,
-            -len(explains.get(x.cause, ())),
-        )
-    )
+
+    def rank(x: Finding) -> tuple[str, bool, int]:
+        """The cause that explains most comes first, but for what another one explains by name."""
+        explained = explains.get(x.cause, ())
+        return x.level, "*" not in explained or x.check in known, -len(explained)
+
+    rest.sort(key=rank)
+    kept: list[Finding] = []
     while rest:
         first, *others = rest
-        ours = (*explains.get(first.cause, ()), first.check)
-        same = [x for x in others if x.cause == first.cause]
-        same += [x for x in others if first.level == "error" and (x.check in ours or "*" in ours)]
-        also = tuple(dict.fromkeys(x.check for x in same if x.check != first.check))
+        ours = (*explains.get(first.cause, ()), first.check) * (first.level == "error")
+        same = [x for x in others if x.cause == first.cause or x.check in ours or "*" in ours]
+        same.sort(key=lambda x: x.cause != first.cause)  # by itself, then what it explains
+        also = dict.fromkeys(x.check for x in same if x.check != first.check)
         kept.append(replace(first, also=(*first.also, *also)))
         rest = [x for x in others if x not in same]
     return kept
 
 
 def _number(things: tuple[object, ...], name: str) -> str:
+    """How many there are, for a sentence."""
     return f"{len(things)} {name}{'s' * (len(things) != 1)}"
-
-
-def _also(finding: Finding) -> str:
-    many = len(finding.also) > 1
-    return f"{', '.join(finding.also)} fail{'s' * (not many)} for this reason, too"
 
 
 def _wrapped(start: str, text: str) -> str:
@@ -219,23 +220,19 @@ def _wrapped(start: str, text: str) -> str:
     return start + ("\n" + " " * len(start)).join(lines)
 
 
-def _row(finding: Finding) -> str:
-    rows = [(name, str(getattr(finding, key))) for key, name in ROWS.items()]
-    if finding.also:
-        rows.append(("also", _also(finding)))
-    cells = "".join(
-        f'<tr><th style="text-align:left">{name}</th>'
-        f'<td style="text-align:left">{html.escape(text)}</td></tr>'
-        for name, text in rows
+def _opening(finding: Finding) -> str:
+    """A finding in HTML: its cause, which opens to the rest."""
+    cell = '<t{0} style="text-align:left">{1}</t{0}>'.format
+    rows = "".join(
+        f"<tr>{cell('h', name)}{cell('d', html.escape(text))}</tr>" for name, text in finding.rows()
     )
     title = html.escape(f"{finding.level.capitalize()}: {finding.cause}")
+    summary = f"<summary><strong>{title}</strong></summary>"
     opened = " open" if finding.level == "error" else ""
-    return (
-        f"<details{opened}><summary><strong>{title}</strong></summary>"
-        f"<table>{cells}</table></details>"
-    )
+    return f"<details{opened}>{summary}<table>{rows}</table></details>"
 
 
 def _folded(title: str, lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{html.escape(x)}</li>" for x in lines)
+    """Lines in HTML below a title that opens; nothing if there are none."""
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f"<details><summary>{title}</summary><ul>{items}</ul></details>" if items else ""

@@ -55,18 +55,18 @@ class Subject:
     # Calls.
 
     def call(self, inputs: Inputs | None = None) -> Any:
-        """Whatever the module returns, from copies of the arguments."""
+        """Call the module with copies of the arguments; whatever it returns."""
         return self.apply(copied(self.inputs if inputs is None else inputs))
 
-    def apply(self, given: Inputs) -> Any:
-        """Whatever the module returns, from these arguments; those not in the example by name."""
-        n = self.spec.num_leaves
-        positional, named = tree_unflatten(list(given.values())[:n], self.spec)
-        more = dict(list(given.items())[n:])
+    def apply(self, arguments: Inputs) -> Any:
+        """Call the module with these arguments themselves; those not in the example go by name."""
+        n_leaves = self.spec.num_leaves
+        positional, named = tree_unflatten(list(arguments.values())[:n_leaves], self.spec)
+        more = dict(list(arguments.items())[n_leaves:])
         return self.module(*positional.values(), **named, **more)
 
     def output(self, result: Any) -> Tensor:
-        """What of a call's result is judged."""
+        """The tensor of a call's result that is judged."""
         return output_of(result, has_labels=self.has_labels, which=self.which).detach()
 
     def run(self, inputs: Inputs | None = None, *, seed: int = 0) -> Tensor:
@@ -77,17 +77,17 @@ class Subject:
 
     def trace(self, inputs: Inputs | None = None, silenced: Collection[int] = ()) -> Trace:
         """All tensor operations of a call, some of them replaced by zeros."""
-        given = copied(self.inputs if inputs is None else inputs)
+        arguments = copied(self.inputs if inputs is None else inputs)
         seed_all(0)
-        trace = Trace([given[name] for name in self.sources], silenced)
+        trace = Trace([arguments[name] for name in self.sources], silenced)
         with torch.no_grad(), plain_kernels(), trace:
-            result = self.apply(given)
+            result = self.apply(arguments)
         trace.output = self.output(result)
         return trace
 
     @contextmanager
     def mode(self, *, training: bool) -> Iterator[None]:
-        """All modules in training, or in evaluation."""
+        """Put all modules into training or evaluation, for a while."""
         with ExitStack() as stack:
             for module in self.modules:
                 for part in module.modules():
@@ -109,19 +109,14 @@ class Subject:
     # What the example is like.
 
     @property
-    def description(self) -> str:
-        """The kind of call, in words."""
-        return KINDS[self.kind] + self.cut
-
-    @property
     def optional(self) -> list[str]:
         """Arguments that the example leaves out."""
-        given = {name.partition(".")[0] for name in self.inputs}
-        return [name for name in parameters_of(self.module) if name not in given]
+        in_example = {name.partition(".")[0] for name in self.inputs}
+        return [name for name in parameters_of(self.module) if name not in in_example]
 
     @property
     def has_labels(self) -> bool:
-        """Whether the call is given what is to be predicted."""
+        """True if the call is given what is to be predicted."""
         return any(last(name) in LABELS for name in self.inputs)
 
     @property
@@ -138,26 +133,26 @@ class Subject:
 
     @property
     def is_self(self) -> bool:
-        """Whether the tokens attend to each other."""
+        """True if the tokens attend to each other."""
         return self.kind not in ("loss", "pooled", "pictures") and self.attended == [self.target]
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the target."""
+        """Number of tokens of the target."""
         return self.length(self.target)
 
     @property
     def n_sequences(self) -> int:
-        """Sequences of the batch."""
+        """Number of sequences in the batch."""
         return 1 if self.batch is None else int(self.inputs[self.target].shape[self.batch])
 
     @property
     def vocab_size(self) -> int:
-        """How many ids the target may have."""
+        """Number of different ids in the target's vocabulary."""
         return self.vocabulary(self.target)
 
     def vocabulary(self, name: str) -> int:
-        """How many ids a source may have."""
+        """Number of different ids in a source's vocabulary."""
         if self.claims.vocab_size:
             return self.claims.vocab_size
         if name not in self.vocabularies:
@@ -165,63 +160,60 @@ class Subject:
         return self.vocabularies[name]
 
     def length(self, name: str) -> int:
-        """Tokens of a source."""
+        """Number of tokens of a source."""
         return int(self.inputs[name].shape[self.tokens])
 
     def is_ids(self, name: str) -> bool:
-        """Whether a source holds ids."""
+        """True if a source holds ids."""
         return not self.inputs[name].is_floating_point()
 
     # Other inputs of the same shapes.
 
     def fresh(self, seed: int, scale: float = 1.0) -> Inputs:
-        """Other tokens: normal vectors as long as the example's, or other ids."""
-        drawn = torch.Generator().manual_seed(seed)
+        """Inputs with other tokens: normal vectors as long as the example's, or other ids."""
+        generator = torch.Generator().manual_seed(seed)
         inputs = dict(self.inputs)
         for name in self.sources:
             old = inputs[name]
             if name in self.same[1:]:
                 inputs[name] = inputs[self.same[0]]
             elif self.is_ids(name):
-                inputs[name] = self.random_ids(old, drawn, name)
+                inputs[name] = self.random_ids(old, generator, name)
             else:
-                size = float(old.float().square().mean().sqrt()) or 1.0
-                inputs[name] = (torch.randn(old.shape, generator=drawn) * size * scale).to(old)
+                size = (float(old.float().square().mean().sqrt()) or 1.0) * scale
+                inputs[name] = (torch.randn(old.shape, generator=generator) * size).to(old)
         return inputs
 
-    def random_ids(self, like: Tensor, drawn: torch.Generator, name: str = "") -> Tensor:
+    def random_ids(self, like: Tensor, generator: torch.Generator, name: str = "") -> Tensor:
         """Ids in the vocabulary, without the padding."""
-        size = self.vocabulary(name or self.target)
-        ids = torch.randint(size, like.shape, generator=drawn)
-        if self.claims.padding_id is not None:
-            other = (self.claims.padding_id + 1) % size
-            ids = ids.masked_fill(ids == self.claims.padding_id, other)
+        size, padding = self.vocabulary(name or self.target), self.claims.padding_id
+        ids = torch.randint(size, like.shape, generator=generator)
+        if padding is not None:
+            ids = ids.masked_fill(ids == padding, (padding + 1) % size)
         return ids.to(like)
 
     def replaced(self, inputs: Inputs, name: str, sequence: int, token: int) -> Inputs:
         """The same inputs but for one token of one source."""
-        old = inputs[name]
+        old, at = inputs[name], self.at(sequence, token)
         new = old.clone()
-        at = self.at(sequence, token)
         if self.is_ids(name):
             size = self.vocabulary(name)
             new[at] = (old[at] + 1) % size
             if int(new[at]) == self.claims.padding_id:
                 new[at] = (new[at] + 1) % size
         else:
-            drawn = torch.Generator().manual_seed(1000 + 17 * sequence + token)
-            noise = torch.randn(old[at].shape, generator=drawn)
+            generator = torch.Generator().manual_seed(1000 + 17 * sequence + token)
+            noise = torch.randn(old[at].shape, generator=generator)
             new[at] = (noise * float(old.float().std())).to(old)
-        others = self.same if name in self.same else [name]
-        return {**inputs, **dict.fromkeys(others, new)}
+        names = self.same if name in self.same else [name]
+        return {**inputs, **dict.fromkeys(names, new)}
 
     def at(self, sequence: int, token: int) -> tuple[Any, ...]:
         """The index of a token."""
-        index: list[Any] = [slice(None)] * (max(self.tokens, self.batch or 0) + 1)
-        if self.batch is not None:
-            index[self.batch] = sequence
-        index[self.tokens] = token
-        return tuple(index)
+        place = {self.batch: sequence, self.tokens: token}
+        return tuple(
+            place.get(i, slice(None)) for i in range(max(self.tokens, self.batch or 0) + 1)
+        )
 
     def by_token(self, output: Tensor) -> Tensor:
         """(batch, tokens, …), whatever the order of the axes was; one "token" if it is pooled."""
@@ -234,7 +226,7 @@ class Subject:
         return output.movedim((self.batch, self.out_tokens), (0, 1))
 
     def sliced(self, inputs: Inputs, n_tokens: int, name: str = "") -> Inputs:
-        """The first tokens of one source, or of every source, and of what is as long."""
+        """Crop one source, or every source, and what is as long, to the first tokens."""
         names = self.same if name in self.same else [name] if name else self.sources
         lengths = {self.length(n): min(self.length(n), n_tokens) for n in names}
         return self.resized(inputs, lengths, kept=[n for n in self.sources if n not in names])
@@ -246,24 +238,25 @@ class Subject:
         n_sequences: int = 0,
         kept: Collection[str] = (),
     ) -> Inputs:
-        """Fewer of the tokens, by their number, and of the sequences; of masks for them, too."""
-        batch = {self.n_sequences: n_sequences or self.n_sequences}
-        whole = [id(inputs[name]) for name in kept]
-        cut: dict[int, Tensor] = {}
-        for value in (x for x in inputs.values() if isinstance(x, Tensor)):
-            source = any(value is inputs[name] for name in self.sources)
-            short = value
-            for axis, n in enumerate(value.shape):
-                if axis == self.batch if source else axis == 0 and n in batch:
-                    short = short.narrow(axis, 0, batch.get(n, n))
-                elif (axis == self.tokens or not source) and id(value) not in whole:
-                    short = short.narrow(axis, 0, lengths.get(n, n))
-            cut[id(value)] = short
-        return {name: cut.get(id(value), value) for name, value in inputs.items()}
+        """Crop tokens (by how many there are) and sequences, and the masks that cover them."""
+        sources, whole = ({id(inputs[name]) for name in names} for names in (self.sources, kept))
+
+        def cropped(value: Tensor) -> Tensor:
+            """The first rows along each axis of tokens or sequences."""
+            is_source, shape = id(value) in sources, list(value.shape)
+            for axis, size in enumerate(shape):
+                if axis == (self.batch if is_source else 0) and size == self.n_sequences:
+                    shape[axis] = n_sequences or size
+                elif (axis == self.tokens or not is_source) and id(value) not in whole:
+                    shape[axis] = lengths.get(size, size)
+            return value[tuple(map(slice, shape))]
+
+        crops = {id(x): cropped(x) for x in inputs.values() if isinstance(x, Tensor)}
+        return {name: crops.get(id(value), value) for name, value in inputs.items()}
 
 
 def seed_all(seed: int) -> None:
-    """Whatever a module draws from begins anew."""
+    """Seed everything that a module may draw from."""
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed asks each device: 1 ms
@@ -271,16 +264,16 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def changed(one: Tensor, other: Tensor) -> Tensor:
+def changed(before: Tensor, after: Tensor) -> Tensor:
     """How much each token's output differs, (batch, tokens), relative to the largest output."""
-    size = torch.nan_to_num(one.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
-    difference = (one.float() - other.float()).abs()
-    rounding = torch.finfo(one.dtype).eps
+    size = torch.nan_to_num(before.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
+    difference = (before.float() - after.float()).abs()
+    rounding = torch.finfo(before.dtype).eps
     if rounding > 1e-4:  # half precision
         difference = difference.masked_fill(difference < 8 * rounding * size, 0.0)
-    same = (one == other) | (one.isnan() & other.isnan())
+    same = (before == after) | (before.isnan() & after.isnan())
     difference = torch.nan_to_num(difference, nan=torch.inf).masked_fill(same, 0.0)
-    return difference.flatten(2).amax(-1) / size if one.dim() > 2 else difference / size
+    return difference.flatten(2).amax(-1) / size if before.dim() > 2 else difference / size
 
 
 def output_of(result: Any, *, has_labels: bool = False, which: int = 0) -> Tensor:
@@ -296,11 +289,11 @@ def tensors_in(result: Any) -> list[Tensor]:
     """All tensors in tuples, lists, dictionaries and data classes, or that an object holds."""
     if isinstance(result, Tensor):
         return [result]
-    known = (Tensor, Mapping, list, tuple)
-    held = result if isinstance(result, known) else getattr(result, "__dict__", {})
-    parts = list(held.values() if isinstance(held, Mapping) else held)
-    inside = [one for one in parts if isinstance(one, known) or is_dataclass(one)]
-    return [x for one in inside for x in tensors_in(one)]
+    containers = (Tensor, Mapping, list, tuple)
+    content = result if isinstance(result, containers) else getattr(result, "__dict__", {})
+    parts = content.values() if isinstance(content, Mapping) else content
+    inside = [part for part in parts if isinstance(part, containers) or is_dataclass(part)]
+    return [x for part in inside for x in tensors_in(part)]
 
 
 def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
@@ -310,7 +303,7 @@ def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """The same with copies of the tensors; what was one tensor is one copy."""
+    """Copy the tensors; what was one tensor is one copy."""
     tensors = {id(x): x for x in inputs.values() if isinstance(x, Tensor)}
     copies = {key: x.detach().clone() for key, x in tensors.items()}
     return {name: copies.get(id(x), x) for name, x in inputs.items()}
@@ -318,7 +311,7 @@ def copied(inputs: Inputs) -> Inputs:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Every attention is computed by products and a softmax that can be observed."""
+    """Compute every attention by products and a softmax, which can be observed."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -328,14 +321,19 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def parameters_of(module: Callable[..., Any]) -> list[str]:
-    """Names of the arguments of a call."""
+def signature_of(module: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What a call may be given; nothing is known of what is written in C."""
     function = module.forward if isinstance(module, nn.Module) else module
     try:
-        found = inspect.signature(function).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def parameters_of(module: Callable[..., Any]) -> list[str]:
+    """Names of the arguments of a call."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature_of(module) if p.kind in kinds]
 
 
 def last(name: str) -> str:

@@ -7,7 +7,7 @@ so that one kind of observation serves every style of code.
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -32,6 +32,8 @@ ON_WEIGHTS = (
     *("mul", "mul_", "div", "div_", "masked_fill", "masked_fill_", "where", "nan_to_num"),
     *("tril", "triu", "add", "add_"),
 )
+NORMS = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm")
+DROPOUTS = ("native_dropout", "bernoulli_", "dropout")
 
 
 @dataclass(repr=False)
@@ -52,10 +54,6 @@ class Node:
     def makers(self) -> list["Node | None"]:
         """The nodes that made its tensors."""
         return [node for node, _ in self.inputs]
-
-
-Sides = tuple[Tensor, Tensor, Tensor, Node | None]
-"""Of the product with the values: weights, values, what it gave, and what made the values."""
 
 
 @dataclass
@@ -111,11 +109,13 @@ class Trace(TorchDispatchMode):
             hook.remove()
 
     def _begin(self, module: nn.Module, _: Any) -> None:
+        """Note the name of the module that runs."""
         if not self._names:
             self._names = {m: n for n, m in module.named_modules()}
         self._running.append((module, self._names.get(module, type(module).__name__)))
 
     def _end(self, module: nn.Module, *_: Any) -> None:
+        """Forget a module that has run, and those inside that were interrupted."""
         while self._running and self._running.pop()[0] is not module:
             pass
 
@@ -123,42 +123,34 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = list(_tensors((*args, *kwargs.values())))
-        inputs = [(self._producer.get(id(x)), x) for x in given]
-        follow = [id(x) in self._sources or bool(n and n.depends) for n, x in inputs]
-        name = func._schema.name.split("::")[-1]
+        name, tensors = func._schema.name.split("::")[-1], list(_tensors((*args, *kwargs.values())))
+        inputs = [(self._producer.get(id(x)), x) for x in tensors]
         if name == "convolution" and args[1].shape[2:].numel() == args[-1] == 1:  # no groups
-            name, inputs, follow = "pointwise", inputs[:2], follow[:2]
-        kept = tuple(self._kept(x, name) for x in args)
+            name, inputs = "pointwise", inputs[:2]
+        copied = name in (*PRODUCTS, *SOFTMAXES, "_log_softmax", "nll_loss_forward")
+        kept = tuple(x.detach().clone() if copied and isinstance(x, Tensor) else x for x in args)
         result = func(*args, **kwargs)
         outputs = list(_tensors((result,)))
-        if len(self.nodes) in self._silenced:
-            for x in outputs:
-                x.zero_()
-        running = self._running[-1][1] if self._running else ""
-        between = name in PRODUCTS and all(follow[-2:])
+        for x in outputs if len(self.nodes) in self._silenced else ():
+            x.zero_()
         copies = [x.detach().clone() for x in outputs]
         if name == "pointwise":  # with channels last, as a product of rows and a matrix
-            kept, copies = (
-                (kept[0].movedim(1, -1), kept[1].flatten(1).mT),
-                [copies[0].movedim(1, -1)],
-            )
-        index, depends = len(self.nodes), any(follow)
-        node = Node(index, name, kept, inputs, copies, running, depends, between)
-        for producer, _ in inputs:
-            if producer is not None:
-                producer.users.append(node)
+            kept = (kept[0].movedim(1, -1), kept[1].flatten(1).mT)
+            copies = [copies[0].movedim(1, -1)]
+        follow = [id(x) in self._sources or bool(maker and maker.depends) for maker, x in inputs]
+        running = self._running[-1][1] if self._running else ""
+        between = name in PRODUCTS and all(follow[-2:])
+        node = Node(len(self.nodes), name, kept, inputs, copies, running, any(follow), between)
+        self.nodes.append(node)
+        for maker in filter(None, node.makers):
+            maker.users.append(node)
         self._held.append((args, kwargs, result))
         self._producer.update({id(x): node for x in outputs})
-        if name.endswith("_") and given and given[0]._base is not None:  # a part is written into
-            self._producer[id(given[0]._base)] = node
-        self.nodes.append(node)
+        if (
+            name.endswith("_") and tensors and tensors[0]._base is not None
+        ):  # a part is written into
+            self._producer[id(tensors[0]._base)] = node
         return result
-
-    def _kept(self, x: Any, name: str) -> Any:
-        """What may be written into later is copied where its values are needed."""
-        wanted = name in (*PRODUCTS, *SOFTMAXES, "_log_softmax", "nll_loss_forward")
-        return x.detach().clone() if wanted and isinstance(x, Tensor) else x
 
     def of(self, *names: str) -> list[Node]:
         """The nodes of these operations."""
@@ -167,8 +159,7 @@ class Trace(TorchDispatchMode):
     @cached_property
     def attentions(self) -> list[Attention]:
         """All attentions, in order."""
-        found = (_attention(node) for node in self.of(*SOFTMAXES))
-        return [x for x in found if x is not None]
+        return [a for a in map(_attention, self.of(*SOFTMAXES)) if a is not None]
 
 
 def walk(
@@ -184,105 +175,103 @@ def walk(
             queue += onward(node)
 
 
-def back(node: Node | None, through: tuple[str, ...], until: tuple[str, ...]) -> Node | None:
+def upstream(starts: Iterable[Node | None], through: Collection[str]) -> Iterator[Node]:
+    """These nodes and those before them, going on only through operations of these names."""
+    return walk(starts, lambda n: n.makers if n.name in through else [])
+
+
+def downstream(starts: Iterable[Node | None], through: Collection[str]) -> Iterator[Node]:
+    """These nodes and those after them, going on only into operations of these names."""
+    return walk(starts, lambda n: [user for user in n.users if user.name in through])
+
+
+def back(node: Node | None, through: Collection[str], until: Collection[str]) -> Node | None:
     """The nearest node before this one of a kind, if all between are of other kinds."""
-    before = walk([node], lambda n: n.makers if n.name in through else [])
-    return next((n for n in before if n.name in until), None)
+    return next((n for n in upstream([node], through) if n.name in until), None)
 
 
-def ahead(node: Node, through: tuple[str, ...]) -> Iterator[tuple[Node, Node]]:
+def ahead(node: Node, through: Collection[str]) -> Iterator[tuple[Node, Node]]:
     """Products that use what comes out of a node, each with the node that it uses."""
-    for now in walk([node], lambda n: [user for user in n.users if user.name in through]):
-        yield from ((user, now) for user in now.users if user.name in PRODUCTS)
+    for used in downstream([node], through):
+        yield from ((user, used) for user in used.users if user.name in PRODUCTS)
 
 
 def _attention(softmax: Node) -> Attention | None:
-    score = back(softmax.inputs[0][0], (*MOVES, *ON_LOGITS), PRODUCTS)
+    """The attention around a softmax, if there is a product before it and one after it."""
+    score = back(softmax.makers[0], (*MOVES, *ON_LOGITS), PRODUCTS)
     if score is None or not score.depends:
         return None
-    dropout = ("native_dropout", "bernoulli_", "dropout")
-    for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *dropout)):
-        sides = _sides(context, used) if context.between else None
+    n, size = len(score.outputs[0]), softmax.outputs[0].numel()
+    for context, used in ahead(softmax, (*MOVES, *ON_WEIGHTS, *DROPOUTS)):
         # Learned queries are no input's; a router's matrix is one for the whole batch.
-        learned = score.name in ("bmm", "baddbmm") and len(score.outputs[0]) == len(
-            context.outputs[0]
-        )
-        if not (score.between or (learned and len(score.outputs[0]) > 1)):
+        learned = score.name in ("bmm", "baddbmm") and n == len(context.outputs[0]) > 1
+        if not context.between or not (score.between or learned):
             continue
-        if sides is not None and math.prod(sides[0].shape) == softmax.outputs[0].numel():
-            return _assemble(softmax, score, context, sides)
+        for side, maker in zip(factors(context), context.makers[-2:], strict=True):
+            if maker is used and side.numel() == size:
+                values_first = maker is not context.makers[-2]
+                return _assembled(softmax, score, context, values_first=values_first)
     return None
 
 
-def _sides(context: Node, used: Node) -> Sides | None:
-    a, b = factors(context)
-    out = _batched(context.outputs[0])
-    nodes = context.makers[-2:]
-    if nodes[0] is used:
-        return a, b, out, nodes[1]
-    if nodes[1] is used:
-        return b.mT, a.mT, out.mT, nodes[0]
-    return None
+def _assembled(softmax: Node, score: Node, context: Node, *, values_first: bool) -> Attention:
+    """An attention whose tensors are all in the layout of its weights."""
+    (weights, value), out = factors(context), _batched(context.outputs[0])
+    value_node = context.makers[-2 if values_first else -1]
+    if values_first:
+        weights, value, out = value.mT, weights.mT, out.mT
+    layout = _layout(softmax.outputs[0], weights)
+    logits = layout(softmax.args[0])
+    gave = weights if softmax.name == "exp" else layout(softmax.outputs[0])
+    query, right = factors(score)
+    key, products = right.mT, query @ right  # baddbmm gives more than that
+    query_node, key_node = score.makers[-2:]
+    turned = products.mT.shape == logits.shape
+    if turned and _unlike(products.mT, logits) < _unlike(products, logits):
+        query, key, products = key, query, products.mT
+        query_node, key_node = key_node, query_node
+    matched = logits if products.shape == logits.shape else None
+    tensors = (query, key, products, matched, gave, weights, value, out)
+    return Attention(*tensors, score, softmax, context, query_node, key_node, value_node)
+
+
+def _layout(softmax: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """How axes are moved so that what a softmax gave is most like the weights."""
+    support = weights != 0
+    wanted = weights[support].nan_to_num(0).double()
+
+    def unlike(dims: tuple[int, ...]) -> float:
+        """One minus the cosine of the angle between them."""
+        moved = softmax.permute(dims)
+        if moved.shape[-2:] != weights.shape[-2:]:
+            return math.inf
+        values = moved.reshape(weights.shape)[support].nan_to_num(0).double()
+        return 1 - float(torch.cosine_similarity(values, wanted, 0).nan_to_num(-math.inf))
+
+    distances = {dims: unlike(dims) for dims in permutations(range(softmax.dim()))}
+    least = min(distances.values())
+    best = next((dims for dims, d in distances.items() if d < least + 1e-6), None)
+    # A softmax of another shape is not moved.
+    return lambda x: (x if best is None else x.permute(best)).reshape(weights.shape)
 
 
 def factors(product: Node) -> tuple[Tensor, Tensor]:
     """The two sides of a product, as they were multiplied."""
-    tensors = [x for x in product.args if isinstance(x, Tensor)]
-    a, b = tensors[-2:]
-    return _batched(a), _batched(b)
+    left, right = [_batched(x) for x in product.args if isinstance(x, Tensor)][-2:]
+    return left, right
 
 
 def _batched(x: Tensor) -> Tensor:
+    """A matrix as a batch of one."""
     return x if x.dim() == 3 else x[None]
-
-
-def _assemble(softmax: Node, score: Node, context: Node, sides: Sides) -> Attention:
-    weights, value, out, value_node = sides
-    given, gave = softmax.args[0], softmax.outputs[0]
-    shape = weights.shape
-    a, b = factors(score)
-    # Which layout of the softmax is the layout of the weights?
-    layouts: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x.mT]
-    if gave.dim() == 4:
-        layouts = [partial(torch.permute, dims=dims) for dims in permutations(range(4))]
-    support = weights != 0
-    best, layout = math.inf, layouts[0]
-    for move in layouts:
-        moved = move(gave)
-        if moved.numel() != weights.numel() or moved.shape[-2:] != shape[-2:]:
-            continue
-        one, other = moved.reshape(shape)[support], weights[support]
-        off = 1 - float(torch.cosine_similarity(_flat(one), _flat(other), 0))
-        if off < best - 1e-6:
-            best, layout = off, move
-    if best == math.inf:  # a softmax of another shape
-        layout = partial(torch.reshape, shape=shape)
-    soft = layout(gave).reshape(shape) if softmax.name != "exp" else weights
-    logits = layout(given).reshape(shape)
-    products = a @ b  # baddbmm gives more than that
-    query, key = a, b.mT
-    nodes = score.makers[-2:]
-    if products.mT.shape == shape and _unlike(products.mT, logits) < _unlike(products, logits):
-        products, query, key, nodes = products.mT, key, query, nodes[::-1]
-    matched = logits if products.shape == shape else None
-    tensors = (query, key, products, matched, soft, weights, value, out)
-    return Attention(*tensors, score, softmax, context, nodes[0], nodes[1], value_node)
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x.nan_to_num(0).flatten().double()
 
 
 def _unlike(products: Tensor, logits: Tensor) -> float:
     """One minus the correlation, over what no mask has touched."""
     if products.shape != logits.shape:
         return math.inf
-    open_ = logits > -1e3
-    x, y = products[open_].double(), logits[open_].double()
-    if x.numel() < 3:
-        return 1.0
-    x, y = x - x.mean(), y - y.mean()
-    return 1.0 - float((x @ y).abs() / (x.norm() * y.norm()).clamp(min=1e-30))
+    both = torch.stack([products, logits])[:, logits > -1e3].double()
+    return 1 - float(both.corrcoef()[0, 1].abs().nan_to_num(0)) if both.shape[1] > 2 else 1.0
 
 
 def between(node: Node | None, first: Node) -> set[str]:
@@ -293,22 +282,19 @@ def between(node: Node | None, first: Node) -> set[str]:
 
 def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[float] | None:
     """The numbers that it was multiplied by since a product or norm; ``None`` if by a parameter."""
-    norms = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm", "embedding")
+    learned = node is not None and not node.depends
 
     def inside(now: Node) -> bool:
-        of_input = now.depends or (node is not None and not node.depends)  # it is learned
-        return of_input and now.name not in (*stop, *norms)
+        """True for what lies between."""
+        return (now.depends or learned) and now.name not in (*stop, *NORMS, "embedding")
 
-    found = [
-        scalar(n)
-        for n in walk([node], lambda n: n.makers if inside(n) else [])
-        if inside(n) and n.name.rstrip("_") in ("mul", "div")
-    ]
-    return [x for x, _ in found if x is not None] if all(fixed for _, fixed in found) else None
+    between = filter(inside, walk([node], lambda n: n.makers if inside(n) else []))
+    scalars = [scalar(n) for n in between if n.name.rstrip("_") in ("mul", "div")]
+    return [x for x, _ in scalars if x is not None] if all(fixed for _, fixed in scalars) else None
 
 
 def scalar(node: Node) -> tuple[float | None, bool]:
-    """The number in ``x * number`` or ``x / number``, and whether it is no parameter."""
+    """The number in ``x * number`` or ``x / number``, and ``True`` if it is no parameter."""
     for x in node.args[:2]:
         tensor = isinstance(x, Tensor)
         if (tensor and x.numel() == 1 and x is not node.args[0]) or isinstance(x, int | float):
@@ -321,6 +307,7 @@ def scalar(node: Node) -> tuple[float | None, bool]:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
