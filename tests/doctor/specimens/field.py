@@ -195,7 +195,7 @@ SETTINGS = settings(
         "pool": (Pool, vectors, {}),
         "codebooks": (Codebooks, ids, {"causal": False}),
         "registers": (Registers, vectors, {"n_heads": H}),
-        "einsum": (Einsum, vectors, {"n_heads": H}),
+        "einsum": (Einsum, vectors, {"n_heads": H, "scale": "1/sqrt(d_head)"}),
         "distances": (Distances, vectors, {"position": "relative"}),
         "padded": (Padded, ids, {"causal": True, "padding_id": 0}),
     }
