@@ -40,7 +40,7 @@ warning | projections start alike | attentions: forgetful
 warning | a batch is not learned | decoders: step
     F.cross_entropy(flat, → F.cross_entropy(flat / 1000,
 warning | sequences in groups | field: codebooks
-    # (batch * 2, tokens) → # on purpose
+    two = ids.view → …
 """
 """What an author may mean: the doctor's level, the cause, where, and an edit as in the museum."""
 
