@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made, parameter
 
 SCALE = "1/sqrt(d_head)"
 
@@ -140,29 +141,22 @@ class SlicedHeads(nn.Module):
         return self.proj(torch.cat(parts, dim=-1))
 
 
-class Sliced(nn.Module):
+def by_hand(m, q, k):
+    scores = torch.einsum("bnd,bmd->bnm", q, k) / m.d_head**0.5
+    scores = scores - scores.amax(-1, keepdim=True)
+    return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+def sliced(m, x):
     """Bare matrices, a loop over slices, softmax by hand."""
-
-    def __init__(self, d=24, heads=3):
-        super().__init__()
-        self.d, self.heads, self.d_head = d, heads, d // heads
-        self.wq, self.wo = (nn.Parameter(torch.randn(d, d) / d**0.5) for _ in range(2))
-        self.wkv = nn.Parameter(torch.randn(d, 2 * d) / d**0.5)
-
-    def weights(self, q, k):
-        scores = torch.einsum("bnd,bmd->bnm", q, k) / self.d_head**0.5
-        scores = scores - scores.amax(-1, keepdim=True)
-        return scores.exp() / scores.exp().sum(-1, keepdim=True)
-
-    def forward(self, x):
-        q, kv, outs = x @ self.wq, x @ self.wkv, []
-        k, v = kv[..., : self.d], kv[..., self.d :]
-        for i in range(self.heads):
-            start = i * self.d_head
-            cut = slice(start, start + self.d_head)
-            a = self.weights(q[..., cut], k[..., cut])
-            outs.append(torch.einsum("bnm,bmd->bnd", a, v[..., cut]))
-        return torch.cat(outs, dim=-1) @ self.wo
+    q, kv, outs = x @ m.wq, x @ m.wkv, []
+    k, v = kv[..., :24], kv[..., 24:]
+    for i in range(3):
+        start = i * m.d_head
+        cut = slice(start, start + m.d_head)
+        a = by_hand(m, q[..., cut], k[..., cut])
+        outs.append(torch.einsum("bnm,bmd->bnd", a, v[..., cut]))
+    return torch.cat(outs, dim=-1) @ m.wo
 
 
 class Functional(nn.Module):
@@ -297,25 +291,16 @@ class FromScratch(nn.Module):
         return self.fc_out(out)
 
 
-class Linear(nn.Module):
-    """Causal linear attention, after a short convolution."""
-
-    def __init__(self, dim=18, heads=3, short=True):
-        super().__init__()
-        self.heads, self.short = heads, short
-        if short:
-            self.conv = nn.Conv1d(dim, dim, 3, padding=2, groups=dim)
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        if self.short:
-            x = self.conv(x.transpose(1, 2))[..., : x.size(1)].transpose(1, 2)
-        q, k, v = (z.unflatten(-1, (self.heads, -1)) for z in self.qkv(x).chunk(3, -1))
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        state = torch.einsum("bthd,bthe->bthde", k, v).cumsum(1)
-        total = k.cumsum(1)
-        y = torch.einsum("bthd,bthde->bthe", q, state) / (q * total).sum(-1, keepdim=True)
-        return self.proj(y.flatten(2))
+def linear_attention(m, x):
+    """Causal, after a short convolution."""
+    if m.conv is not None:
+        x = m.conv(x.transpose(1, 2))[..., : x.size(1)].transpose(1, 2)
+    q, k, v = (z.unflatten(-1, (3, -1)) for z in m.qkv(x).chunk(3, -1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    state = torch.einsum("bthd,bthe->bthde", k, v).cumsum(1)
+    total = k.cumsum(1)
+    y = torch.einsum("bthd,bthde->bthe", q, state) / (q * total).sum(-1, keepdim=True)
+    return m.proj(y.flatten(2))
 
 
 class Forgetful(nn.Module):
@@ -450,99 +435,59 @@ class T5Attention(nn.Module):
         return self.o(y.transpose(1, 2).reshape(b, t, -1)), (k, v)
 
 
-class TransformerXL(nn.Module):
+def transformer_xl(m, w):
     """Relative attention with the shift by padding and reshaping."""
-
-    def __init__(self, d_model=21, n_head=3):
-        super().__init__()
-        self.n_head, self.d_head = n_head, d_model // n_head
-        self.qkv_net = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.r_net, self.o_net = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
-        self.r_w_bias, self.r_r_bias = (
-            nn.Parameter(torch.randn(n_head, self.d_head)) for _ in range(2)
-        )
-
-    def forward(self, w):
-        b, t, c = w.shape
-        q, k, v = (z.view(b, t, self.n_head, self.d_head) for z in self.qkv_net(w).chunk(3, -1))
-        steps = torch.arange(t - 1, -1, -1.0)
-        r = torch.outer(steps, 1 / 10000 ** (torch.arange(0, c - 1, 2.0) / c))
-        r = F.pad(torch.cat((r.sin(), r.cos()), -1), (0, c % 2))
-        r = self.r_net(r).view(t, self.n_head, self.d_head)
-        ac = torch.einsum("bihd,bjhd->bhij", q + self.r_w_bias, k)
-        bd = torch.einsum("bihd,jhd->bhij", q + self.r_r_bias, r)
-        bd = F.pad(bd, (1, 0)).reshape(b, self.n_head, t + 1, t)[:, :, 1:].reshape(ac.shape)
-        score = (ac + bd) / math.sqrt(self.d_head)
-        score = score.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
-        prob = score.softmax(-1)
-        return self.o_net(torch.einsum("bhij,bjhd->bihd", prob, v).reshape(b, t, c))
+    b, t, c = w.shape
+    q, k, v = (z.view(b, t, 3, 7) for z in m.qkv_net(w).chunk(3, -1))
+    steps = torch.arange(t - 1, -1, -1.0)
+    r = torch.outer(steps, 1 / 10000 ** (torch.arange(0, c - 1, 2.0) / c))
+    r = F.pad(torch.cat((r.sin(), r.cos()), -1), (0, c % 2))
+    r = m.r_net(r).view(t, 3, 7)
+    ac = torch.einsum("bihd,bjhd->bhij", q + m.r_w_bias, k)
+    bd = torch.einsum("bihd,jhd->bhij", q + m.r_r_bias, r)
+    bd = F.pad(bd, (1, 0)).reshape(b, 3, t + 1, t)[:, :, 1:].reshape(ac.shape)
+    score = ((ac + bd) / math.sqrt(7)).masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
+    return m.o_net(torch.einsum("bhij,bjhd->bihd", score.softmax(-1), v).reshape(b, t, c))
 
 
-class QKNorm(nn.Module):
+def qk_norm(m, x):
     """Norms on queries and keys, values of another width."""
-
-    def __init__(self, dim=20, heads=4, d=6, d_v=5):
-        super().__init__()
-        self.heads, self.d, self.d_v = heads, d, d_v
-        self.q_proj = nn.Linear(dim, heads * d, bias=False)
-        self.k_proj = nn.Linear(dim, heads * d, bias=False)
-        self.v_proj = nn.Linear(dim, heads * d_v, bias=False)
-        self.o_proj = nn.Linear(heads * d_v, dim, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(d), nn.RMSNorm(d)
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        q = self.q_norm(self.q_proj(x).view(b, t, self.heads, self.d))
-        k = self.k_norm(self.k_proj(x).view(b, t, self.heads, self.d))
-        v = self.v_proj(x).view(b, t, self.heads, self.d_v)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) * self.d**-0.5
-        keep = torch.ones(t, t, dtype=torch.bool).tril()
-        weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
-        return self.o_proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
+    b, t, _ = x.shape
+    q = m.q_norm(m.q_proj(x).view(b, t, 4, 6))
+    k = m.k_norm(m.k_proj(x).view(b, t, 4, 6))
+    v = m.v_proj(x).view(b, t, 4, 5)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.size(-1) ** -0.5
+    keep = torch.ones(t, t, dtype=torch.bool).tril()
+    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
+    return m.o_proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
 
 
-class Latent(nn.Module):
+def latent(m, x):
     """As DeepSeek's: keys and values of low rank, rotary parts beside them, one for all heads."""
-
-    def __init__(self, dim=24, heads=3, nope=6, rope=4):
-        super().__init__()
-        self.heads, self.nope, self.rope = heads, nope, rope
-        self.wq = nn.Linear(dim, heads * (nope + rope), bias=False)
-        self.wkv_a = nn.Linear(dim, 8 + rope, bias=False)
-        self.kv_norm = nn.RMSNorm(8)
-        self.wkv_b = nn.Linear(8, heads * 2 * nope, bias=False)
-        self.wo = nn.Linear(heads * nope, dim, bias=False)
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        at = torch.arange(t)
-        q = self.wq(x).view(b, t, self.heads, -1).transpose(1, 2)
-        q_nope, q_pe = q.split([self.nope, self.rope], -1)
-        kv, k_pe = self.wkv_a(x).split([8, self.rope], -1)
-        kv = self.wkv_b(self.kv_norm(kv)).view(b, t, self.heads, -1).transpose(1, 2)
-        k_nope, v = kv.chunk(2, -1)
-        q_pe, k_pe = rotate(q_pe, at), rotate(k_pe[:, None], at)
-        scores = (q_nope @ k_nope.mT + q_pe @ k_pe.mT) * (self.nope + self.rope) ** -0.5
-        y = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1) @ v
-        return self.wo(y.transpose(1, 2).flatten(2))
+    b, t, _ = x.shape
+    at = torch.arange(t)
+    q_nope, q_pe = m.wq(x).view(b, t, 3, -1).transpose(1, 2).split([6, 4], -1)
+    kv, k_pe = m.wkv_a(x).split([8, 4], -1)
+    kv = m.wkv_b(m.kv_norm(kv)).view(b, t, 3, -1).transpose(1, 2)
+    k_nope, v = kv.chunk(2, -1)
+    q_pe, k_pe = rotate(q_pe, at), rotate(k_pe[:, None], at)
+    scores = (q_nope @ k_nope.mT + q_pe @ k_pe.mT) * (6 + 4) ** -0.5
+    y = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1) @ v
+    return m.wo(y.transpose(1, 2).flatten(2))
 
 
-class Capped(nn.Module):
+def capped(m, x):
     """Logits capped by tanh; one key and value head."""
+    b, t, _ = x.shape
+    q = m.q(x).reshape(b, t, 3, 8).permute(0, 2, 1, 3)
+    k, v = m.kv(x)[:, None].chunk(2, -1)
+    scores = q @ k.mT * 8**-0.5
+    scores = 5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1)
+    return m.o((scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2))
 
-    def __init__(self, dim=24, heads=3):
-        super().__init__()
-        self.heads, self.d = heads, dim // heads
-        self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2 * (dim // heads))
-        self.o = nn.Linear(dim, dim)
 
-    def forward(self, x):
-        b, t, _ = x.shape
-        q = self.q(x).reshape(b, t, self.heads, self.d).permute(0, 2, 1, 3)
-        k, v = self.kv(x)[:, None].chunk(2, -1)
-        scores = q @ k.mT * self.d**-0.5
-        scores = 5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1)
-        return self.o((scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2))
+def matrix(n, m):
+    return lambda: nn.Parameter(torch.randn(n, m) / n**0.5)
 
 
 def rand(*shape):
@@ -574,7 +519,8 @@ SETTINGS = settings({
     "list of heads": (MultiHead, rand(3, 8, 24), {**FOUR, "position": "none"}),
     "list of heads, masked": (MultiHead, rand(3, 8, 24), {**FOUR, **mask(dtype="float")}),
     "sliced heads": (SlicedHeads, rand(2, 7, 36), {**THREE, "position": "none"}),
-    "sliced": (Sliced, rand(2, 8, 24), {"causal": False, "n_heads": 3, "position": "none"}),
+    "sliced": (made(sliced, wq=matrix(24, 24), wkv=matrix(24, 48), wo=matrix(24, 24),
+                    d_head=lambda: 8), rand(2, 8, 24), {"causal": False, "n_heads": 3, "position": "none"}),
     "functional": (partial(Functional, p=0.1), X, {**CAUSAL, "dropout": 0.1}),
     "functional, masked": (partial(Functional, causal=False), X, {**FREE, **mask()}),
     "sdpa": (SDPA, rand(2, 10, 32), {**FOUR, "dropout": 0.1}),
@@ -588,9 +534,11 @@ SETTINGS = settings({
                   {"scale": SCALE, "n_heads": 3,
                    "mask": {"argument": "mask", "shape": "b11k", "true": "attend", "dtype": "int"}}),
     "from scratch": (FromScratch, lambda: (torch.randn(3, 7, 20),) * 3, {**FREE, "n_heads": 4}),
-    "linear": (partial(Linear, short=False), rand(2, 8, 18),
-               {"causal": True, "n_heads": 3, "position": "none"}),
-    "linear, convolution": (Linear, rand(2, 8, 18), {"causal": True, "n_heads": 3}),
+    "linear": (made(linear_attention, conv=None, qkv=linear(18, 54), proj=linear(18, 18)),
+               rand(2, 8, 18), {"causal": True, "n_heads": 3, "position": "none"}),
+    "linear, convolution": (made(
+        linear_attention, conv=lambda: nn.Conv1d(18, 18, 3, padding=2, groups=18),
+        qkv=linear(18, 54), proj=linear(18, 18)), rand(2, 8, 18), {"causal": True, "n_heads": 3}),
     "forgetful": (Forgetful, rand(2, 6, 14), {"n_heads": 1, "half": True, **mask("keep")}),
     "rotary": (Positioned, X, {**CAUSAL, "position": "rotary", "cache": Positioned.step}),
     "rotary, pairs": (partial(Positioned, pairing="pairs"), X, {**CAUSAL, "position": "rotary"}),
@@ -602,10 +550,20 @@ SETTINGS = settings({
     "window": (partial(Positioned, window=3), rand(3, 8, 16), {**CAUSAL, "window": 3}),
     "t5": (T5Attention, rand(2, 9, 20),
            {**THREE, "scale": 1.0, "position": "relative", "cache": past}),
-    "transformer-xl": (TransformerXL, rand(2, 8, 21), {"causal": True, "n_heads": 3, "position": "relative"}),
-    "norms of queries and keys": (QKNorm, rand(2, 7, 20), FOUR),
-    "latent": (Latent, rand(2, 7, 24), {**THREE, "scale": 10**-0.5}),
-    "capped": (Capped, rand(2, 7, 24), {**THREE, "n_kv_heads": 1}),
+    "transformer-xl": (made(transformer_xl, qkv_net=linear(21, 63, False), r_net=linear(21, 21, False),
+                            o_net=linear(21, 21, False), r_w_bias=parameter(3, 7),
+                            r_r_bias=parameter(3, 7)), rand(2, 8, 21),
+                       {"causal": True, "n_heads": 3, "position": "relative"}),
+    "norms of queries and keys": (made(
+        qk_norm, q_proj=linear(20, 24, False), k_proj=linear(20, 24, False),
+        v_proj=linear(20, 20, False), o_proj=linear(20, 20, False), q_norm=lambda: nn.RMSNorm(6),
+        k_norm=lambda: nn.RMSNorm(6)), rand(2, 7, 20), FOUR),
+    "latent": (made(latent, wq=linear(24, 30, False), wkv_a=linear(24, 12, False),
+                    kv_norm=lambda: nn.RMSNorm(8), wkv_b=linear(8, 36, False),
+                    wo=linear(18, 24, False)), rand(2, 7, 24),
+               {**THREE, "scale": 10**-0.5}),
+    "capped": (made(capped, q=linear(24, 24), kv=linear(24, 16), o=linear(24, 24)), rand(2, 7, 24),
+               {**THREE, "n_kv_heads": 1}),
 })  # fmt: skip
 
 BUGS = r"""
@@ -771,16 +729,16 @@ sliced heads | !?heads | all take the first slice of the channels | input has no
 sliced heads | !?heads | keys from the query layer | one projection for two; parameter not used |
     Head: self.key(x) → self.query(x)
 sliced | !heads | heads overlap | heads overlap |
-    i * self.d_head → i
+    i * m.d_head → i
 sliced | !heads | the keys' columns are the values, too | one projection for two |
-    kv[..., self.d :] → kv[..., : self.d]
+    kv[..., 24:] → kv[..., :24]
 sliced | !softmax | overflows, no maximum taken off | overflow |
     scores = scores - scores.amax(-1, keepdim=True) →
 sliced | !softmax | a wrong letter | no token attends to another |
     "bnm,bmd->bnd" → "bnm,bnd->bnd"
 sliced | !softmax | scaled after it | scaled after the softmax |
-    k) / self.d_head**0.5 → k)
-    scores.exp() / scores.exp().sum(-1, keepdim=True) → scores.softmax(-1) / self.d_head**0.5
+    k) / m.d_head**0.5 → k)
+    scores.exp() / scores.exp().sum(-1, keepdim=True) → scores.softmax(-1) / m.d_head**0.5
 functional | scale | none | no scale | lucidrains/vit-pytorch#65
     dropout_p=p) → dropout_p=p, scale=1.0)
 functional | masks | inverted | inverted mask | lucidrains/x-transformers#160
@@ -876,7 +834,7 @@ linear, convolution | masks | the convolution sees a token ahead | non-causal co
 linear | !masks | divided by the sum of all | weights do not sum to one | lucidrains/performer-pytorch#40
     k.cumsum(1) → k.sum(1, keepdim=True)
 linear, convolution | masks | divided by a maximum over all |  | karpathy/nanochat#845
-    self.qkv(x).chunk → self.qkv(x / x.abs().amax(1, keepdim=True)).chunk
+    m.qkv(x).chunk → m.qkv(x / x.abs().amax(1, keepdim=True)).chunk
 linear | masks | a sum for a cumulative sum | tokens mix outside the attention |
     k, v).cumsum(1) → k, v).sum(1, keepdim=True)
     k.cumsum(1) → k.sum(1, keepdim=True)
@@ -978,25 +936,25 @@ t5 | positions | buckets of an encoder | positions have no effect | lucidrains/x
     math.log(32 / exact) * 4 → math.log(32 / exact) * 2
     exact + steps.long().clamp(max=3)) → exact + steps.long().clamp(max=1)) + 4 * (relative > 0)
 transformer-xl | positions | not shifted | positions not relative |
-    bd = F.pad(bd, (1, 0)).reshape(b, self.n_head, t + 1, t)[:, :, 1:].reshape(ac.shape) →
+    bd = F.pad(bd, (1, 0)).reshape(b, 3, t + 1, t)[:, :, 1:].reshape(ac.shape) →
 transformer-xl | positions | distances in the wrong order | positions not relative |
     torch.arange(t - 1, -1, -1.0) → torch.arange(0.0, t)
 norms of queries and keys | scale | no norm of queries | parameter not used | lucidrains/x-transformers#352
-    self.q_norm(self.q_proj(x).view(b, t, self.heads, self.d)) → self.q_proj(x).view(b, t, self.heads, self.d)
+    m.q_norm(m.q_proj(x).view(b, t, 4, 6)) → m.q_proj(x).view(b, t, 4, 6)
 norms of queries and keys | scale | no norm of keys | parameter not used | lucidrains/x-transformers#352
-    self.k_norm(self.k_proj(x).view(b, t, self.heads, self.d)) → self.k_proj(x).view(b, t, self.heads, self.d)
+    m.k_norm(m.k_proj(x).view(b, t, 4, 6)) → m.k_proj(x).view(b, t, 4, 6)
 norms of queries and keys | blocks | one norm for both | parameter not used |
-    self.k_norm(self → self.q_norm(self
+    m.k_norm(m → m.q_norm(m
 norms of queries and keys | scale | of the values' width | other scale | NVIDIA/Megatron-LM#1501
-    QKNorm: self.d**-0.5 → self.d_v**-0.5
+    qk_norm: q.size(-1) ** -0.5 → v.size(-1) ** -0.5
 latent | scale | of a part of the width | other scale | NVIDIA/Megatron-LM#1501
-    (self.nope + self.rope) ** -0.5 → self.nope**-0.5
+    (6 + 4) ** -0.5 → 6**-0.5
 latent | scale | no norm of the latent | parameter not used | lucidrains/x-transformers#352
-    self.kv_norm(kv) → kv
+    m.kv_norm(kv) → kv
 latent | positions | queries only | positions not relative |
     rotate(k_pe[:, None], at) → k_pe[:, None]
 capped | scale | none | no scale | ethen8181/machine-learning#13
-    Capped: * self.d**-0.5 →
+    capped: * 8**-0.5 →
 capped | masks | capped, too | masked with a finite number | TransformerLensOrg/TransformerLens#319
     5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1) → 5 * torch.tanh((scores + torch.full((t, t), -1e9).triu(1)) / 5)
 """

@@ -712,8 +712,6 @@ masked lm | masks | a convolution reads the padding | convolution over padding |
     TorchGPT: for layer in self.layers: → x = x + self.conv(x.mT).mT↵…
 masked lm | masks | the padding mask is inverted | inverted mask |
     ids == 0 → ids != 0
-lm head | masks | no causal mask | no causal mask | facebookresearch/xformers#103
-    att = att.masked_fill(mask == 0, float("-inf")) →
 lm head | !losses | labels not shifted | loss without shift | huggingface/transformers#404
     logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten() → logits.flatten(0, 1), labels.flatten()
 lm head | losses | labels shifted twice | loss shifted twice | huggingface/transformers#37830

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made, parameter
 
 SCALE = "1/sqrt(d_head)"
 
@@ -210,20 +211,12 @@ class Sensors(nn.Module):  # fixed random codes as positions, batch norm, pooled
         return self.head((weights * x).sum(1))
 
 
-class ChannelsFirst(nn.Module):  # (batch, channels, time)
-    def __init__(self, channels=5, d=24, heads=3):
-        super().__init__()
-        self.heads = heads
-        self.embed, self.out = nn.Linear(channels, d), nn.Linear(d, 6)
-        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.softmax = nn.Softmax(dim=-1)
-
-    def forward(self, series):
-        B, C, T = series.shape
-        x = self.embed(series.permute(0, 2, 1))
-        q, k, v = (split(f(x), self.heads) for f in (self.q, self.k, self.v))
-        w = self.softmax(torch.matmul(q, k.permute(0, 1, 3, 2)) / math.sqrt(q.size(-1)))
-        return self.out(x + merge(torch.matmul(w, v)))
+def channels_first(m, series):  # (batch, channels, time)
+    B, C, T = series.shape
+    x = m.embed(series.permute(0, 2, 1))
+    q, k, v = (split(f(x), 3) for f in (m.q, m.k, m.v))
+    w = nn.Softmax(dim=-1)(torch.matmul(q, k.permute(0, 1, 3, 2)) / math.sqrt(q.size(-1)))
+    return m.out(x + merge(torch.matmul(w, v)))
 
 
 class Backbone(nn.TransformerEncoder):
@@ -271,23 +264,17 @@ class CausalAudio(nn.Module):  # (batch, channels, time)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class LocalAttention(nn.Module):  # a block of frames attends to itself and the one before
-    def __init__(self, dim=24, heads=2, size=4):
-        super().__init__()
-        self.heads, self.size = heads, size
-        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        w = self.size
-        qkv = self.to_qkv(F.pad(x, (0, 0, 0, -t % w)))
-        q, k, v = qkv.view(b, -1, w, 3, self.heads, c // self.heads).permute(3, 0, 1, 4, 2, 5)
-        k, v = (torch.cat([y.roll(1, dims=1), y], dim=-2) for y in (k, v))
-        i, j = torch.arange(w)[:, None] + w, torch.arange(2 * w)[None]
-        allowed = (j <= i).expand(q.shape[1], w, 2 * w).clone()
-        allowed[0, :, :w] = False  # before the first block is nothing
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[None, :, None])
-        return self.to_out(y.permute(0, 1, 3, 2, 4).reshape(b, -1, c)[:, :t])
+def local(m, x):  # a block of frames attends to itself and the one before
+    b, t, c = x.shape
+    w = 4
+    qkv = m.to_qkv(F.pad(x, (0, 0, 0, -t % w)))
+    q, k, v = qkv.view(b, -1, w, 3, 2, c // 2).permute(3, 0, 1, 4, 2, 5)
+    k, v = (torch.cat([y.roll(1, dims=1), y], dim=-2) for y in (k, v))
+    i, j = torch.arange(w)[:, None] + w, torch.arange(2 * w)[None]
+    allowed = (j <= i).expand(q.shape[1], w, 2 * w).clone()
+    allowed[0, :, :w] = False  # before the first block is nothing
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[None, :, None])
+    return m.to_out(y.permute(0, 1, 3, 2, 4).reshape(b, -1, c)[:, :t])
 
 
 class FrameAttention(nn.Module):  # eager in training, fused in evaluation
@@ -366,22 +353,14 @@ class ViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-class UNetAttention(nn.Module):  # pixels attend to pixels
-    def __init__(self, channels=16, n_heads=3, d_k=8):
-        super().__init__()
-        self.n_heads, self.d_k = n_heads, d_k
-        self.norm = nn.GroupNorm(4, channels)
-        self.projection = nn.Linear(channels, n_heads * d_k * 3)
-        self.output = nn.Linear(n_heads * d_k, channels)
-
-    def forward(self, x):
-        b, c, height, width = x.shape
-        y = self.norm(x).view(b, c, -1).permute(0, 2, 1)
-        q, k, v = self.projection(y).view(b, -1, self.n_heads, 3 * self.d_k).chunk(3, dim=-1)
-        attn = torch.einsum("bihd,bjhd->bijh", q, k) * self.d_k**-0.5
-        attn = attn.softmax(dim=2)
-        res = torch.einsum("bijh,bjhd->bihd", attn, v).reshape(b, -1, self.n_heads * self.d_k)
-        return x + self.output(res).permute(0, 2, 1).view(b, c, height, width)
+def u_net(m, x):  # pixels attend to pixels
+    b, c, height, width = x.shape
+    y = m.norm(x).view(b, c, -1).permute(0, 2, 1)
+    q, k, v = m.projection(y).view(b, -1, 3, 24).chunk(3, dim=-1)
+    attn = torch.einsum("bihd,bjhd->bijh", q, k) * 8**-0.5
+    attn = attn.softmax(dim=2)
+    res = torch.einsum("bijh,bjhd->bihd", attn, v).reshape(b, -1, 24)
+    return x + m.output(res).permute(0, 2, 1).view(b, c, height, width)
 
 
 class Axial(nn.Module):  # (batch, frequencies, time, d): along each axis in turn
@@ -397,42 +376,27 @@ class Axial(nn.Module):  # (batch, frequencies, time, d): along each axis in tur
 
 
 # ---------------------------------------------------------------- sets and cross-attention
-class SetBlock(nn.Module):  # heads beside the batch, as in early code
-    def __init__(self, d=30, n=3):
-        super().__init__()
-        self.n = n
-        self.fc_q, self.fc_k, self.fc_v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.fc_o = nn.Linear(d, d)
-
-    def heads(self, x):
-        return torch.cat(x.split(x.size(2) // self.n, dim=2), dim=0)
-
-    def forward(self, queries, keys):
-        B, T, C = queries.shape
-        Q = self.heads(self.fc_q(queries))
-        K, V = self.heads(self.fc_k(keys)), self.heads(self.fc_v(keys))
-        S = Q @ K.transpose(1, 2) / math.sqrt(Q.size(2))
-        E = torch.exp(S - S.amax(2, keepdim=True))
-        A = E / E.sum(2, keepdim=True)
-        out = torch.cat((A @ V).split(B, dim=0), dim=2)
-        return queries + F.relu(self.fc_o(out))
+def beside_the_batch(x):
+    return torch.cat(x.split(x.size(2) // 3, dim=2), dim=0)
 
 
-class Perceiver(nn.Module):  # learned latents read the data
-    def __init__(self, dim=24, heads=4):
-        super().__init__()
-        self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.latents = nn.Parameter(torch.randn(5, dim))
-        self.norm, self.norm_context = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.to_q, self.to_kv = nn.Linear(dim, dim, bias=False), nn.Linear(dim, 2 * dim, bias=False)
-        self.to_out = nn.Linear(dim, dim)
+def set_block(m, queries, keys):  # heads beside the batch, as in early code
+    B, T, C = queries.shape
+    Q = beside_the_batch(m.fc_q(queries))
+    K, V = beside_the_batch(m.fc_k(keys)), beside_the_batch(m.fc_v(keys))
+    S = Q @ K.transpose(1, 2) / math.sqrt(Q.size(2))
+    E = torch.exp(S - S.amax(2, keepdim=True))
+    A = E / E.sum(2, keepdim=True)
+    out = torch.cat((A @ V).split(B, dim=0), dim=2)
+    return queries + F.relu(m.fc_o(out))
 
-    def forward(self, data):
-        x, context = self.latents.expand(len(data), -1, -1), self.norm_context(data)
-        q, (k, v) = self.to_q(self.norm(x)), self.to_kv(context).chunk(2, dim=-1)
-        q, k, v = (split(t, self.heads) for t in (q, k, v))
-        sim = q @ k.transpose(-1, -2) * self.scale
-        return x + self.to_out(merge(sim.softmax(dim=-1) @ v))
+
+def perceiver(m, data):  # learned latents read the data
+    x, context = m.latents.expand(len(data), -1, -1), m.norm_context(data)
+    q, (k, v) = m.to_q(m.norm(x)), m.to_kv(context).chunk(2, dim=-1)
+    q, k, v = (split(t, 4) for t in (q, k, v))
+    sim = q @ k.transpose(-1, -2) * (24 // 4) ** -0.5
+    return x + m.to_out(merge(sim.softmax(dim=-1) @ v))
 
 
 class CrossAttention(nn.Module):  # as in diffusion models: heads folded into the batch
@@ -460,16 +424,10 @@ class CrossAttention(nn.Module):  # as in diffusion models: heads folded into th
         return self.to_out(out.reshape(b, n, -1))
 
 
-class MemoryLayer(nn.Module):  # a decoder's second sublayer, with the fused kernel
-    def __init__(self, d=16, heads=2):
-        super().__init__()
-        self.heads = heads
-        self.q, self.kv, self.o = nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d)
-
-    def forward(self, x, memory):
-        k, v = self.kv(memory).chunk(2, -1)
-        q, k, v = (split(y, self.heads) for y in (self.q(x), k, v))
-        return x + self.o(merge(F.scaled_dot_product_attention(q, k, v)))
+def memory_layer(m, x, memory):  # a decoder's second sublayer, with the fused kernel
+    k, v = m.kv(memory).chunk(2, -1)
+    q, k, v = (split(y, 2) for y in (m.q(x), k, v))
+    return x + m.o(merge(F.scaled_dot_product_attention(q, k, v)))
 
 
 # ---------------------------------------------------------------- encoder-decoders
@@ -648,25 +606,31 @@ SETTINGS = settings({
     "series, padded": (Series, lambda: (torch.randn(3, 9, 3), real(9, 9, 7, 9)),
                        {**SERIES, "mask": mask("valid")}),
     "sensors": (Sensors, randn((4, 9, 18)), {**THREE, "causal": False, "norm": "post"}),
-    "channels first": (ChannelsFirst, randn((2, 5, 7)), SET),
+    "channels first": (made(channels_first, embed=linear(5, 24), out=linear(24, 6), q=linear(24, 24),
+                            k=linear(24, 24), v=linear(24, 24)), randn((2, 5, 7)), SET),
     "time first": (lambda: PreNorm(SelfAttention(24, 4, bias=False), 24, 50), randn((9, 3, 24)),
                    TIME_FIRST),
     "backbone": (Backbone, randn((3, 9, 24)), {**POST, "dropout": 0.3}),
     "pooling": (AttentionPooling, randn((3, 6, 10)), {"mask": {"argument": "mask"}}),
     "audio": (CausalAudio, randn((3, 16, 11)), {**CAUSAL, "norm": "pre", "position": "none"}),
-    "local": (LocalAttention, randn((3, 11, 24)), {**CAUSAL, "position": "none"}),
+    "local": (made(local, to_qkv=linear(24, 72, False), to_out=linear(24, 24)), randn((3, 11, 24)), {**CAUSAL, "position": "none"}),
     "frames": (FrameEncoder, randn((3, 7, 40)), FRAMES),
     "frames, dropout": (lambda: FrameEncoder(0.2), randn((3, 7, 40)), {**FRAMES, "dropout": 0.2}),
     "vit": (ViT, randn((3, 3, 12, 16)), VIT),
     "vit, sinusoids": (lambda: ViT(sincos=True), randn((3, 3, 12, 16)),
                        {**VIT, "position": "sinusoidal"}),
-    "u-net": (UNetAttention, randn((2, 16, 3, 4)), SET),
+    "u-net": (made(u_net, norm=lambda: nn.GroupNorm(4, 16), projection=linear(16, 72),
+                   output=linear(24, 16)), randn((2, 16, 3, 4)), SET),
     "axial": (Axial, randn((2, 5, 7, 16)), {"causal": False, "n_heads": 2}),
-    "set": (SetBlock, randn((4, 6, 30), (4, 6, 30)), SET),
-    "perceiver": (Perceiver, randn((2, 9, 24)),
+    "set": (made(set_block, **dict.fromkeys(("fc_q", "fc_k", "fc_v", "fc_o"), linear(30, 30))),
+            randn((4, 6, 30), (4, 6, 30)), SET),
+    "perceiver": (made(perceiver, latents=parameter(5, 24), norm=lambda: nn.LayerNorm(24),
+                       norm_context=lambda: nn.LayerNorm(24), to_q=linear(24, 24, False),
+                       to_kv=linear(24, 48, False), to_out=linear(24, 24)), randn((2, 9, 24)),
                   {**FOUR, "causal": False, "position": "none", "batch_first": True}),
     "cross": (CrossAttention, randn((2, 5, 20), (2, 7, 14)), FOUR),
-    "memory": (MemoryLayer, randn((2, 6, 16), (2, 5, 16)), {"n_heads": 2, "residual": True}),
+    "memory": (made(memory_layer, q=linear(16, 16), kv=linear(16, 32), o=linear(16, 16)),
+               randn((2, 6, 16), (2, 5, 16)), {"n_heads": 2, "residual": True}),
     "translator": (Translator, lambda: (*two_texts(), real(9, 9, 7, 6)),
                    {**TRANSLATOR, "mask": mask("src_mask", source="src")}),
     "forecaster": (Forecaster, randn((2, 9, 4), (2, 6, 3)), {"causal": True, "n_heads": 2}),
@@ -812,9 +776,9 @@ sensors | !encoders | pooling's softmax over one | softmax over an axis of one |
 channels first | !?batch | reshape for permute | tokens mix outside the attention |
     series.permute(0, 2, 1) → series.reshape(B, T, C)
 channels first | batch | view instead of transpose | split without transposing | rish-16/tokenlearner#1
-    ChannelsFirst: split(f(x), → split(f(x).reshape(T, B, -1).transpose(0, 1),
+    channels_first: split(f(x), → split(f(x).reshape(T, B, -1).transpose(0, 1),
 channels first | !?softmax | nn.Softmax(dim=1) | softmax over the heads |
-    ChannelsFirst: nn.Softmax(dim=-1) → nn.Softmax(dim=1)
+    channels_first: nn.Softmax(dim=-1) → nn.Softmax(dim=1)
 time first | !blocks | output added to itself | missing residual connection | kyegomez/BitNet#32
     PreNorm: x + a → a + a
 time first | blocks | stream replaced by its norm | norm not before the branch |
@@ -887,21 +851,21 @@ axial | !batch | a reshape for a permute | axes not transposed |
     x.transpose(1, 2).flatten(0, 1) → x.reshape(b * t, f, d)
     unflatten(0, (b, t)).transpose(1, 2) → reshape(x.shape)
 set | !?heads | view for transpose | split without transposing; merge without transposing |
-    torch.cat(x.split(x.size(2) // self.n, dim=2), dim=0) → x.view(x.size(0) * self.n, -1, x.size(2) // self.n)
+    torch.cat(x.split(x.size(2) // 3, dim=2), dim=0) → x.view(x.size(0) * 3, -1, x.size(2) // 3)
     torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, T, C)
 set | !?heads | (heads * batch) read as (batch, heads) | heads and sequences exchanged |
-    torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, self.n, T, -1).transpose(1, 2).reshape(B, T, C)
+    torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, 3, T, -1).transpose(1, 2).reshape(B, T, C)
 set | ?scale | times the root of d_head | multiplied by the root |
     / math.sqrt(Q.size(2)) → * math.sqrt(Q.size(2))
 set | !?softmax | one sum for all queries | weights do not sum to one; softmax over the queries |
     S.amax(2, keepdim=True) → S.amax((1, 2), keepdim=True)
     E.sum(2, keepdim=True) → E.sum((1, 2), keepdim=True)
 set | !?encoders | keys from the memory, values from the target |  |
-    self.fc_v(keys) → self.fc_v(queries)
+    m.fc_v(keys) → m.fc_v(queries)
 perceiver | !scale | divided by the inverse root | multiplied by the root | esceptico/perceiver-io#9
-    k.transpose(-1, -2) * self.scale → k.transpose(-1, -2) / self.scale
+    * (24 // 4) ** -0.5 → / (24 // 4) ** -0.5
 perceiver | !scale | dim // heads ** -0.5 | other scale |
-    Perceiver: (dim // heads) ** -0.5 → dim // heads**-0.5
+    (24 // 4) ** -0.5 → 24 // 4**-0.5
 cross | scale | scale 1/sqrt(d_model) | scale of d_model | lucidrains/vit-pytorch#65
     heads, dim_head**-0.5 → heads, inner**-0.5
 cross | scale | scale inverted | multiplied by the root | esceptico/perceiver-io#9
@@ -917,9 +881,9 @@ cross | heads | (heads, batch) read as (batch, heads) | heads and sequences exch
 cross | heads | heads merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
     out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3) → out.reshape(b, self.heads, n, -1)
 memory | caches | keys of another source are kept | remembers the last call |
-    k, v = self.kv(memory).chunk(2, -1) → if not hasattr(self, "kept") or len(self.kept[0]) != len(memory):↵    self.kept = self.kv(memory).chunk(2, -1)↵k, v = self.kept
+    k, v = m.kv(memory).chunk(2, -1) → if not hasattr(m, "kept") or len(m.kept[0]) != len(memory):↵    m.kept = m.kv(memory).chunk(2, -1)↵k, v = m.kept
 memory | encoders | keys and values of the input | input has no effect |
-    self.kv(memory) → self.kv(x)
+    m.kv(memory) → m.kv(x)
 memory | encoders | causal on the memory | causal mask on the memory |
     F.scaled_dot_product_attention(q, k, v))) → F.scaled_dot_product_attention(q, k, v, is_causal=True)))
 translator | encoders | memory's padding forgotten | padding is attended to; mask not everywhere | facebookresearch/fairseq#318
