@@ -77,6 +77,10 @@ def masked_step(model: Any, new: Tensor, past: State | None) -> tuple[Tensor, St
     return model(new, past=past)
 
 
+def added(real: Tensor) -> Tensor:
+    return torch.zeros(real.shape).masked_fill(~real, -torch.inf)
+
+
 Design = tuple[Callable[[], nn.Module], str, Callable[[Tensor], Tensor], Any]
 DECODERS: dict[str, Design] = {
     **{
@@ -89,12 +93,7 @@ DECODERS: dict[str, Design] = {
     "blocked": (lambda: Masked("blocked"), "mask", torch.logical_not, masked_step),
     "b11k": (Masked, "mask", lambda real: real[:, None, None], masked_step),
     "counted": (lambda: Masked("counted"), "mask", torch.Tensor.long, masked_step),
-    "add": (
-        lambda: Masked("add"),
-        "mask",
-        lambda real: torch.zeros(real.shape).masked_fill(~real, -torch.inf),
-        masked_step,
-    ),
+    "add": (lambda: Masked("add"), "mask", added, masked_step),
 }
 
 
