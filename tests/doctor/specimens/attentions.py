@@ -378,61 +378,52 @@ class Positioned(nn.Module):
         return module(new, cache=state)
 
 
-class Interleaved(nn.Module):
+def angles(dim=24, head_dim=8):
+    freqs = 10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim)
+    return torch.outer(torch.arange(64.0), freqs)
+
+
+def turn(m, x):
+    b, t, h, d = x.shape
+    cos, sin = m.cos[None, :t, None], m.sin[None, :t, None]
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+def interleaved(m, x):
     """Rotary pairs from a table, (B, T, H, d), no transposing before it."""
-
-    def __init__(self, dim=24, n_heads=3):
-        super().__init__()
-        self.n_heads, self.head_dim = n_heads, dim // n_heads
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        freqs = 10000.0 ** -(torch.arange(0, self.head_dim, 2) / self.head_dim)
-        angles = torch.outer(torch.arange(64.0), freqs)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-
-    def rotate(self, x):
-        b, t, h, d = x.shape
-        cos, sin = self.cos[None, :t, None], self.sin[None, :t, None]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        q, k, v = (f(x).view(b, t, self.n_heads, -1) for f in (self.wq, self.wk, self.wv))
-        q, k = self.rotate(q), self.rotate(k)
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.head_dim)
-        weights = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1)
-        return self.wo(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
+    b, t, c = x.shape
+    q, k, v = (f(x).view(b, t, 3, 8) for f in (m.wq, m.wk, m.wv))
+    q, k = turn(m, q), turn(m, k)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(8)
+    weights = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1)
+    return m.wo(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
 
 
-class T5Attention(nn.Module):
+def bucket(relative):
+    exact, distance = 4, (-relative).clamp(min=0)
+    steps = torch.log(distance.clamp(min=1) / exact) / math.log(32 / exact) * 4
+    return torch.where(distance < exact, distance, exact + steps.long().clamp(max=3))
+
+
+def t5(m, x, past=None):
     """A bias of buckets of distances, no scale; with a cache."""
+    b, t, _ = x.shape
+    q, k, v = (f(x).view(b, t, 3, 6).transpose(1, 2) for f in (m.q, m.k, m.v))
+    if past is not None:
+        k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
+    s = k.size(2)
+    context, memory = torch.arange(s - t, s)[:, None], torch.arange(s)
+    bias = m.relative_attention_bias(bucket(memory - context)).permute(2, 0, 1)
+    scores = (q @ k.transpose(-1, -2) + bias).masked_fill(memory > context, -torch.inf)
+    y = scores.softmax(-1) @ v
+    return m.o(y.transpose(1, 2).reshape(b, t, -1)), (k, v)
 
-    def __init__(self, d_model=20, d_kv=6, heads=3):
-        super().__init__()
-        self.heads, self.d_kv = heads, d_kv
-        self.q, self.k, self.v = (nn.Linear(d_model, heads * d_kv, bias=False) for _ in range(3))
-        self.o = nn.Linear(heads * d_kv, d_model, bias=False)
-        self.relative_attention_bias = nn.Embedding(8, heads)
-        nn.init.normal_(self.q.weight, std=(d_model * d_kv) ** -0.5)
 
-    def bucket(self, relative):
-        exact, distance = 4, (-relative).clamp(min=0)
-        steps = torch.log(distance.clamp(min=1) / exact) / math.log(32 / exact) * 4
-        return torch.where(distance < exact, distance, exact + steps.long().clamp(max=3))
-
-    def forward(self, x, past=None):
-        b, t, _ = x.shape
-        maps = (self.q, self.k, self.v)
-        q, k, v = (f(x).view(b, t, self.heads, self.d_kv).transpose(1, 2) for f in maps)
-        if past is not None:
-            k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
-        s = k.size(2)
-        context, memory = torch.arange(s - t, s)[:, None], torch.arange(s)
-        bias = self.relative_attention_bias(self.bucket(memory - context)).permute(2, 0, 1)
-        scores = (q @ k.transpose(-1, -2) + bias).masked_fill(memory > context, -torch.inf)
-        y = scores.softmax(-1) @ v
-        return self.o(y.transpose(1, 2).reshape(b, t, -1)), (k, v)
+def small_query():
+    layer = nn.Linear(20, 18, bias=False)
+    nn.init.normal_(layer.weight, std=(20 * 6) ** -0.5)
+    return layer
 
 
 def transformer_xl(m, w):
@@ -542,13 +533,17 @@ SETTINGS = settings({
     "forgetful": (Forgetful, rand(2, 6, 14), {"n_heads": 1, "half": True, **mask("keep")}),
     "rotary": (Positioned, X, {**CAUSAL, "position": "rotary", "cache": Positioned.step}),
     "rotary, pairs": (partial(Positioned, pairing="pairs"), X, {**CAUSAL, "position": "rotary"}),
-    "rotary, table": (Interleaved, rand(2, 7, 24),
+    "rotary, table": (made(
+        interleaved, **dict.fromkeys(("wq", "wk", "wv", "wo"), linear(24, 24, False)),
+        cos=lambda: angles().cos(), sin=lambda: angles().sin()), rand(2, 7, 24),
                       {**THREE, "position": "rotary", "rotary_base": 10000.0}),
     "alibi": (partial(Positioned, kind="alibi", d=32, heads=4), rand(2, 7, 32),
               {**FOUR, "position": "alibi", "cache": Positioned.step}),
     "relative": (partial(Positioned, kind="relative"), X, {**CAUSAL, "position": "relative"}),
     "window": (partial(Positioned, window=3), rand(3, 8, 16), {**CAUSAL, "window": 3}),
-    "t5": (T5Attention, rand(2, 9, 20),
+    "t5": (made(t5, q=small_query, k=linear(20, 18, False), v=linear(20, 18, False),
+                o=linear(18, 20, False), relative_attention_bias=partial(nn.Embedding, 8, 3)),
+           rand(2, 9, 20),
            {**THREE, "scale": 1.0, "position": "relative", "cache": past}),
     "transformer-xl": (made(transformer_xl, qkv_net=linear(21, 63, False), r_net=linear(21, 21, False),
                             o_net=linear(21, 21, False), r_w_bias=parameter(3, 7),
@@ -779,7 +774,7 @@ torch | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
     self.mha(x, → self.mha(x / math.sqrt(2),
 torch, functional | !masks | repeated in the wrong order for the heads | mask of another sequence | line/lighthouse#77
     repeat_interleave(self.heads, dim=0) → repeat(self.heads, 1, 1)
-torch, functional | !?batch | a norm over time and channels | norm over the tokens |
+torch, functional | ?batch | a norm over time and channels | norm over the tokens |
     FunctionalMHA: x.shape[2:] → x.shape[1:]
 torch, functional | !batch | a view for a transpose | batch and tokens exchanged | rish-16/tokenlearner-pytorch#1
     x.shape[2:]).transpose(0, 1) → x.shape[2:]).reshape(s, b, d)
@@ -898,15 +893,15 @@ rotary | caches | chunks without a mask | chunks see their future |
 rotary | caches | mask at the upper left | chunks do not see the cache |
     (j <= i) → (j <= i - past * (t > 1))
 rotary, table | positions | along the heads | positions have no effect | mlfoundations/open_lm#4
-    self.cos[None, :t, None], self.sin[None, :t, None] → self.cos[None, None, :h], self.sin[None, None, :h]
+    m.cos[None, :t, None], m.sin[None, :t, None] → m.cos[None, None, :h], m.sin[None, None, :h]
 rotary, table | positions | pairs do not fit the table | positions not relative | raiyanyahya/how-to-train-your-gpt#6
     even * sin + odd * cos → even * cos + odd * sin
 rotary, table | positions | angles in half precision | angles in half precision | huggingface/transformers#29285
     torch.outer(torch.arange(64.0), freqs) → torch.outer(torch.arange(64.0).bfloat16(), freqs.bfloat16()).float()
 rotary, table | positions | angles of d_model | rotary angles of d_model |
-    self.head_dim, 2) / self.head_dim → self.head_dim, 2) / dim
+    head_dim, 2) / head_dim → head_dim, 2) / dim
 rotary, table | positions | half the exponent | other rotary base; rotary angles of d_model |
-    torch.arange(0, self.head_dim, 2) / → torch.arange(self.head_dim // 2) /
+    torch.arange(0, head_dim, 2) / → torch.arange(head_dim // 2) /
 alibi | positions | one slope for all heads | one slope for all heads; other slopes | keras-team/keras-hub#2861
     slope * (i - j) → slope[:1] * (i - j)
 alibi | positions | slopes from one | slopes begin at one | keras-team/keras-hub#2861
@@ -928,7 +923,7 @@ window | positions | or, not and | other window |
 window | masks | 0/1 mask added | mask added as a number | timeseriesAI/tsai#171
     Positioned: s.masked_fill(~allowed, -torch.inf) → (s + allowed.float())
 t5 | positions | bias counts from 0 with a cache | positions restart with the cache | huggingface/transformers#19045
-    self.bucket(memory - context) → self.bucket(memory - torch.arange(t)[:, None])
+    bucket(memory - context) → bucket(memory - torch.arange(t)[:, None])
 t5 | positions | distances of the wrong sign | positions have no effect | lucidrains/x-transformers#10
     (memory - context) → (context - memory)
 t5 | positions | buckets of an encoder | positions have no effect | lucidrains/x-transformers#10

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made
 
 SCALE = "1/sqrt(d_head)"
 
@@ -428,36 +429,26 @@ class AlibiAttention(nn.Module):
         return self.to_out(y.transpose(1, 2).reshape(b, t, d)), (k, v)
 
 
-class StaticCache(nn.Module):
+def turned(m, x, start):
+    key = start, x.shape[2]
+    if key not in m.memo:
+        angles = torch.outer(torch.arange(start, start + x.shape[2]), m.inv_freq)
+        m.memo[key] = torch.cat((angles, angles), dim=-1)
+    return x * m.memo[key].cos() + rotate_half(x) * m.memo[key].sin()
+
+
+def static_cache(m, x, state=None):
     """Buffers of a fixed size; the angles are kept."""
-
-    def __init__(self, dim=16, heads=2, size=24):
-        super().__init__()
-        self.heads, self.size = heads, size
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.inv_freq = 10000.0 ** (-torch.arange(0, dim // heads, 2) * heads / dim)
-        self.memo: dict[Any, Tensor] = {}
-
-    def rope(self, x, start):
-        key = start, x.shape[2]
-        if key not in self.memo:
-            angles = torch.outer(torch.arange(start, start + x.shape[2]), self.inv_freq)
-            self.memo[key] = torch.cat((angles, angles), dim=-1)
-        return x * self.memo[key].cos() + rotate_half(x) * self.memo[key].sin()
-
-    def forward(self, x, state=None):
-        b, t, d = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if state is None:
-            empty = x.new_zeros(b, self.heads, self.size, d // self.heads)
-            state = empty, empty, 0
-        keys, values, start = state[0].clone(), state[1].clone(), state[2]
-        q, k = self.rope(q, start), self.rope(k, start)
-        keys[:, :, start : start + t], values[:, :, start : start + t] = k, v
-        slots, rows = torch.arange(self.size), torch.arange(start, start + t)
-        allowed = slots <= rows[:, None]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
-        return self.out(y.transpose(1, 2).flatten(2)), (keys, values, start + t)
+    b, t, _ = x.shape
+    q, k, v = m.qkv(x).view(b, t, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    if state is None:
+        state = x.new_zeros(b, 2, 24, 8), x.new_zeros(b, 2, 24, 8), 0
+    keys, values, start = state[0].clone(), state[1].clone(), state[2]
+    q, k = turned(m, q, start), turned(m, k, start)
+    keys[:, :, start : start + t], values[:, :, start : start + t] = k, v
+    allowed = torch.arange(24) <= torch.arange(start, start + t)[:, None]
+    y = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
+    return m.out(y.transpose(1, 2).flatten(2)), (keys, values, start + t)
 
 
 class RingCache(nn.Module):
@@ -563,7 +554,9 @@ SETTINGS = settings({
                    {**HEADS, **PADS, "n_heads": 3, "position": "learned", "norm": "pre"}),
     "alibi": (AlibiAttention, lambda: torch.randn(2, 9, 32),
               {**HEADS, "causal": True, "position": "alibi", "dropout": 0.2, "cache": step}),
-    "static cache": (StaticCache, lambda: torch.randn(2, 7, 16),
+    "static cache": (made(static_cache, qkv=linear(16, 48), out=linear(16, 16), memo=dict,
+                          inv_freq=lambda: 10000.0 ** (-torch.arange(0, 8, 2) / 8)),
+                     lambda: torch.randn(2, 7, 16),
                      {**HEADS, "causal": True, "n_heads": 2, "position": "rotary", "cache": step}),
     "ring": (RingCache, lambda: torch.randn(2, 9, 10),
              {"causal": True, "n_heads": 1, "window": 4, "cache": ring_step}),
@@ -861,9 +854,9 @@ static cache | positions | angles kept by the length alone | positions restart w
 static cache | caches | new keys overwrite the first | the cache is not attended to; cached differs from full |
     keys[:, :, start : start + t], values[:, :, start : start + t] → keys[:, :, :t], values[:, :, :t]
 static cache | caches | old values are not kept | the cache is not attended to; cached differs from full |
-    StaticCache: state[1].clone() → torch.zeros_like(state[1])
+    static_cache: state[1].clone() → torch.zeros_like(state[1])
 static cache | caches | free slots are read | free slots are attended to | tenstorrent/tt-metal#41215
-    slots <= rows[:, None] → (slots <= rows[:, None]) | (slots >= start + t)
+    static_cache: attn_mask=allowed → attn_mask=allowed | (torch.arange(24) >= start + t)
 ring | caches | slots not read by their age | slots of the cache exchanged | ml-explore/mlx-examples#1000
     (n - torch.arange(self.window)) % self.window → (min(n, self.window - 1) - torch.arange(self.window)).clamp(min=0)
 ring | caches | the last slot is written again | slots of the cache exchanged | ml-explore/mlx-examples#1000

@@ -399,29 +399,19 @@ def perceiver(m, data):  # learned latents read the data
     return x + m.to_out(merge(sim.softmax(dim=-1) @ v))
 
 
-class CrossAttention(nn.Module):  # as in diffusion models: heads folded into the batch
-    def __init__(self, query_dim=20, context_dim=14, heads=4, dim_head=6):
-        super().__init__()
-        inner = heads * dim_head
-        self.heads, self.scale = heads, dim_head**-0.5
-        self.to_q, self.to_k, self.to_v = (
-            nn.Linear(n, inner, bias=False) for n in (query_dim, context_dim, context_dim)
-        )
-        self.to_out = nn.Linear(inner, query_dim)
+def fold(z):
+    b, n, _ = z.shape
+    return z.view(b, n, 4, 6).permute(0, 2, 1, 3).reshape(b * 4, n, 6)
 
-    def fold(self, z):
-        b, n, _ = z.shape
-        z = z.view(b, n, self.heads, -1).permute(0, 2, 1, 3)
-        return z.reshape(b * self.heads, n, -1)
 
-    def forward(self, x, context):
-        b, n, _ = x.shape
-        q, k, v = map(self.fold, (self.to_q(x), self.to_k(context), self.to_v(context)))
-        sim = torch.einsum("bid,bjd->bij", q, k) * self.scale
-        attn = sim.softmax(dim=-1)
-        out = torch.einsum("bij,bjd->bid", attn, v)
-        out = out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3)
-        return self.to_out(out.reshape(b, n, -1))
+def cross(m, x, context):  # as in diffusion models: heads folded into the batch
+    b, n, _ = x.shape
+    q, k, v = map(fold, (m.to_q(x), m.to_k(context), m.to_v(context)))
+    sim = torch.einsum("bid,bjd->bij", q, k) * 6**-0.5
+    attn = sim.softmax(dim=-1)
+    out = torch.einsum("bij,bjd->bid", attn, v)
+    out = out.reshape(b, 4, n, 6).permute(0, 2, 1, 3)
+    return m.to_out(out.reshape(b, n, -1))
 
 
 def memory_layer(m, x, memory):  # a decoder's second sublayer, with the fused kernel
@@ -628,7 +618,9 @@ SETTINGS = settings({
                        norm_context=lambda: nn.LayerNorm(24), to_q=linear(24, 24, False),
                        to_kv=linear(24, 48, False), to_out=linear(24, 24)), randn((2, 9, 24)),
                   {**FOUR, "causal": False, "position": "none", "batch_first": True}),
-    "cross": (CrossAttention, randn((2, 5, 20), (2, 7, 14)), FOUR),
+    "cross": (made(cross, to_q=linear(20, 24, False), to_k=linear(14, 24, False),
+                   to_v=linear(14, 24, False), to_out=linear(24, 20)),
+              randn((2, 5, 20), (2, 7, 14)), FOUR),
     "memory": (made(memory_layer, q=linear(16, 16), kv=linear(16, 32), o=linear(16, 16)),
                randn((2, 6, 16), (2, 5, 16)), {"n_heads": 2, "residual": True}),
     "translator": (Translator, lambda: (*two_texts(), real(9, 9, 7, 6)),
@@ -799,7 +791,7 @@ audio | !scale | root of the number of frames | scale of the tokens |
     (c // self.heads) ** -0.5 → t**-0.5
 audio | !batch | mean and deviation of the whole batch | statistic over the batch |
     return F.layer_norm(x.mT, x.shape[1:2], self.weight, self.bias, self.eps).mT → return (x - x.mean((0, 1), keepdim=True)) / x.std((0, 1), keepdim=True)
-audio | blocks | one group over time | norm over the tokens |
+audio | !blocks | one group over time | norm over the tokens |
     ChannelNorm(1, channels), ChannelNorm(1, channels) → nn.GroupNorm(1, channels), nn.GroupNorm(1, channels)
 local | ?masks | roll wraps: the first block attends to the last |  |
     allowed[0, :, :w] = False  # before the first block is nothing →
@@ -865,21 +857,21 @@ set | !?encoders | keys from the memory, values from the target |  |
 perceiver | !scale | divided by the inverse root | multiplied by the root | esceptico/perceiver-io#9
     * (24 // 4) ** -0.5 → / (24 // 4) ** -0.5
 perceiver | !scale | dim // heads ** -0.5 | other scale |
-    (24 // 4) ** -0.5 → 24 // 4**-0.5
+    * (24 // 4) ** -0.5 → * (24 // 4**-0.5)
 cross | scale | scale 1/sqrt(d_model) | scale of d_model | lucidrains/vit-pytorch#65
-    heads, dim_head**-0.5 → heads, inner**-0.5
+    6**-0.5 → 24**-0.5
 cross | scale | scale inverted | multiplied by the root | esceptico/perceiver-io#9
-    heads, dim_head**-0.5 → heads, dim_head**0.5
+    6**-0.5 → 6**0.5
 cross | scale | no scale | no scale | ethen8181/machine-learning#13
-    "bid,bjd->bij", q, k) * self.scale → "bid,bjd->bij", q, k)
+    "bid,bjd->bij", q, k) * 6**-0.5 → "bid,bjd->bij", q, k)
 cross | softmax | over queries | softmax over the queries | labmlai/annotated_deep_learning_paper_implementations#146
-    CrossAttention: softmax(dim=-1) → softmax(dim=1)
+    cross: softmax(dim=-1) → softmax(dim=1)
 cross | heads | a projection used for another | one projection for two; parameter not used | yflyzhang/AnnotatedTransformer#1
-    self.to_v(context) → self.to_k(context)
+    m.to_v(context) → m.to_k(context)
 cross | heads | (heads, batch) read as (batch, heads) | heads and sequences exchanged | gazelle93/Transformer-Various-PE#1
-    out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3) → out.reshape(self.heads, b, n, -1).permute(1, 2, 0, 3)
+    out.reshape(b, 4, n, 6).permute(0, 2, 1, 3) → out.reshape(4, b, n, 6).permute(1, 2, 0, 3)
 cross | heads | heads merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
-    out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3) → out.reshape(b, self.heads, n, -1)
+    out.reshape(b, 4, n, 6).permute(0, 2, 1, 3) → out.reshape(b, 4, n, 6)
 memory | caches | keys of another source are kept | remembers the last call |
     k, v = m.kv(memory).chunk(2, -1) → if not hasattr(m, "kept") or len(m.kept[0]) != len(memory):↵    m.kept = m.kv(memory).chunk(2, -1)↵k, v = m.kept
 memory | encoders | keys and values of the input | input has no effect |
