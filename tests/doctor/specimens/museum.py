@@ -1,7 +1,9 @@
 """Architectures as people write them, right, and the bugs that people put into them.
 
 A file of this folder holds architectures, ``SETTINGS`` (each makes a module, an example of its call
-and what its author would claim) and ``BUGS``. A row is a bug; the right twin is the file itself::
+and what its author would claim) and ``BUGS``. A layer that is one function stands as a function of
+its parts, which its setting names (``right.made``). A row is a bug; the right twin is the file
+itself::
 
     nanogpt | heads | heads merged by a view | merge without transposing | jsbaan/transformer#6
         y.transpose(1, 2).contiguous() → y.contiguous()
