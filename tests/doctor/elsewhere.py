@@ -13,36 +13,41 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 import keras
 import torch
+import x_transformers
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
-from x_transformers import (
-    AutoregressiveWrapper,
-    ContinuousTransformerWrapper,
-    Decoder,
-    Encoder,
-    TransformerWrapper,
-    ViTransformerWrapper,
-    XTransformer,
-)
+from x_transformers import Decoder, Encoder, TransformerWrapper
 
-from tests.doctor.libraries import CAUSAL, FREE, D, H, V, cross, given, heads_of, report, same, x
+from tests.doctor.libraries import (
+    CAUSAL,
+    FREE,
+    D,
+    H,
+    V,
+    cross,
+    given,
+    heads_of,
+    ids,
+    report,
+    same,
+    x,
+)
 from tests.doctor.specimens.museum import settings
 
-MASKED = {**FREE, "mask": {"argument": "mask", "shape": "bk"}}
+MASKED, ROTARY = {**FREE, "mask": {"argument": "mask", "shape": "bk"}}, {"position": "rotary"}
 KNOWN = ("attn_orthog_projected_values",)
 """Flags under which x-transformers 2.31.10 sees the future: its projection is over the sequence."""
+SIZE: dict[str, Any] = {"num_tokens": V, "max_seq_len": 16}
+LAYERS: dict[str, Any] = {"depth": 2, "heads": H, "attn_dim_head": 8}
+BOTH = {f"{side}_{k}": v for side in ("enc", "dec") for k, v in {**LAYERS, **SIZE}.items()}
+Flags = dict[str, Any]
 
 
-LAYERS: dict[str, Any] = {"dim": D, "depth": 2, "heads": H, "attn_dim_head": 8}
-
-
-def ids(t: int = 7) -> torch.Tensor:
-    return torch.randint(1, V, (2, t))
-
-
-def wrapped(layers: type[nn.Module], wrap: dict[str, Any] | None = None, **more: Any) -> Any:
-    made = layers(**{**LAYERS, **more})
-    return TransformerWrapper(num_tokens=V, max_seq_len=16, attn_layers=made, **(wrap or {}))
+def wrapped(
+    kind: type[nn.Module], layers: Flags | None = None, wrapper: Flags | None = None
+) -> Any:
+    made = kind(dim=D, **{**LAYERS, **(layers or {})})
+    return TransformerWrapper(**SIZE, attn_layers=made, **(wrapper or {}))
 
 
 SWITCHES = (
@@ -55,58 +60,49 @@ SWITCHES = (
     *("zero_init_branch_output", "attn_l2_distance", "use_dynamic_tanh", "integrate_layers"),
     *("rotary_xpos", "rel_pos_bias", "dynamic_pos_bias", "attn_flash", *KNOWN),
 )
-VALUES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "rotary": ({"rotary_pos_emb": True}, {"position": "rotary"}),
-    "rotary of a part": ({"rotary_pos_emb": True, "rotary_emb_dim": 4}, {"position": "rotary"}),
-    "post-norm": ({"pre_norm": False}, {}),
-    "memory keys and values": ({"attn_num_mem_kv": 3}, {}),
-    "sparse": ({"attn_sparse_topk": 3}, {}),
-    "shift": ({"shift_tokens": 1}, {}),
-    "streams": ({"num_residual_streams": 2}, {}),
-    "dropped layers": ({"layer_dropout": 0.2}, {}),
-    "grouped": ({"heads": 4, "attn_kv_heads": 2}, {"n_heads": 4, "n_kv_heads": 2}),
-    "value residual": ({"add_value_residual": True, "learned_value_residual_mix": True}, {}),
+# name → flags of the layers, flags of their wrapper, claims
+DECODERS: dict[str, tuple[Flags, Flags, Flags]] = {
+    "plain": ({}, {}, {}),
+    **{name: ({name: True}, {}, {}) for name in SWITCHES},
+    "rotary": ({"rotary_pos_emb": True}, {}, ROTARY),
+    "rotary of a part": ({"rotary_pos_emb": True, "rotary_emb_dim": 4}, {}, ROTARY),
+    "post-norm": ({"pre_norm": False}, {}, {}),
+    "memory keys and values": ({"attn_num_mem_kv": 3}, {}, {}),
+    "sparse": ({"attn_sparse_topk": 3}, {}, {}),
+    "shift": ({"shift_tokens": 1}, {}, {}),
+    "streams": ({"num_residual_streams": 2}, {}, {}),
+    "dropped layers": ({"layer_dropout": 0.2}, {}, {}),
+    "grouped": ({"heads": 4, "attn_kv_heads": 2}, {}, {"n_heads": 4, "n_kv_heads": 2}),
+    "value residual": ({"add_value_residual": True, "learned_value_residual_mix": True}, {}, {}),
+    "memory tokens": ({}, {"num_memory_tokens": 2}, {}),
+    "tied": ({}, {"tie_embedding": True}, {"tied": True}),
+    "no positions": ({}, {"use_abs_pos_emb": False}, {"position": "none"}),
+    "sinusoids": ({}, {"scaled_sinu_pos_emb": True}, {"position": "sinusoidal"}),
+    "norm of the embedding": ({}, {"post_emb_norm": True, "emb_frac_gradient": 0.1}, {}),
+    "ALiBi": ({"alibi_pos_bias": True}, {"use_abs_pos_emb": False}, {"position": "alibi"}),
 }
-WRAPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "memory tokens": ({"num_memory_tokens": 2}, {}),
-    "tied": ({"tie_embedding": True}, {"tied": True}),
-    "no positions": ({"use_abs_pos_emb": False}, {"position": "none"}),
-    "sinusoids": ({"scaled_sinu_pos_emb": True}, {"position": "sinusoidal"}),
-    "norm of the embedding": ({"post_emb_norm": True, "emb_frac_gradient": 0.1}, {}),
-}
-
-
-ALIBI = {"use_abs_pos_emb": False}
-BOTH = {
-    f"{side}_{name}": value
-    for side in ("enc", "dec")
-    for name, value in {**LAYERS, "num_tokens": V, "max_seq_len": 16}.items()
-    if name != "dim"
-}
-X_TRANSFORMERS = settings({
-    "plain": (partial(wrapped, Decoder), ids, CAUSAL),
-    **{name: (partial(wrapped, Decoder, **{name: True}), ids, CAUSAL) for name in SWITCHES},
-    **{name: (partial(wrapped, Decoder, **more), ids, CAUSAL | claims)
-       for name, (more, claims) in VALUES.items()},
-    **{name: (partial(wrapped, Decoder, wrap), ids, CAUSAL | claims)
-       for name, (wrap, claims) in WRAPS.items()},
-    "ALiBi": (partial(wrapped, Decoder, ALIBI, alibi_pos_bias=True), ids,
-              {**CAUSAL, "position": "alibi"}),
-    **{f"encoder, {name}": (partial(wrapped, Encoder, **{name: True}), ids, MASKED)
+# name → flags of the layers, flags of their wrapper
+ENCODERS: dict[str, tuple[Flags, Flags]] = {
+    **{f"encoder, {name}": ({name: True}, {})
        for name in ("rel_pos_bias", "alibi_pos_bias", "rotary_pos_emb")},
-    "encoder": (partial(wrapped, Encoder), ids, MASKED),
-    "encoder, class token": (partial(wrapped, Encoder, {"use_cls_token": True}), ids, MASKED),
-    "loss": (lambda: AutoregressiveWrapper(wrapped(Decoder), pad_value=0, ignore_index=0), ids,
-             {"causal": True, "padding_id": 0}),
-    "Decoder alone": (partial(Decoder, **LAYERS), x(), CAUSAL),
-    "Encoder alone": (partial(Encoder, **LAYERS), x(), {**MASKED, "position": "none"}),
-    "continuous": (lambda: ContinuousTransformerWrapper(
-        dim_in=D, dim_out=D, max_seq_len=16, attn_layers=Decoder(**LAYERS)), x(), CAUSAL),
-    "ViT": (lambda: ViTransformerWrapper(
-        image_size=8, patch_size=4, num_classes=5, attn_layers=Encoder(**LAYERS)),
+    "encoder": ({}, {}),
+    "encoder, class token": ({}, {"use_cls_token": True}),
+}  # fmt: skip
+X_TRANSFORMERS = settings({
+    **{name: (partial(wrapped, Decoder, layers, wrapper), ids, CAUSAL | claims)
+       for name, (layers, wrapper, claims) in DECODERS.items()},
+    **{name: (partial(wrapped, Encoder, *flags), ids, MASKED) for name, flags in ENCODERS.items()},
+    "loss": (lambda: x_transformers.AutoregressiveWrapper(
+        wrapped(Decoder), pad_value=0, ignore_index=0), ids, {"causal": True, "padding_id": 0}),
+    "Decoder alone": (partial(Decoder, dim=D, **LAYERS), x(), CAUSAL),
+    "Encoder alone": (partial(Encoder, dim=D, **LAYERS), x(), {**MASKED, "position": "none"}),
+    "continuous": (lambda: x_transformers.ContinuousTransformerWrapper(
+        dim_in=D, dim_out=D, max_seq_len=16, attn_layers=Decoder(dim=D, **LAYERS)), x(), CAUSAL),
+    "ViT": (lambda: x_transformers.ViTransformerWrapper(
+        image_size=8, patch_size=4, num_classes=5, attn_layers=Encoder(dim=D, **LAYERS)),
         x(2, 3, 8, 8), FREE),
-    "XTransformer": (partial(XTransformer, dim=D, **BOTH), lambda: (ids(), ids(6)),
-                     {"causal": True}),
+    "XTransformer": (partial(x_transformers.XTransformer, dim=D, **BOTH),
+                     lambda: (ids(), ids(2, 6)), {"causal": True}),
 })  # fmt: skip
 
 
@@ -134,10 +130,6 @@ class KerasBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-def pair() -> tuple[torch.Tensor, ...]:
-    return same()()[:2]
-
-
 def keras_model(causal: bool, *, mask_zero: bool = False) -> Any:
     layers = keras.layers
     ids = keras.Input((7,), dtype="int64")
@@ -152,15 +144,16 @@ def keras_model(causal: bool, *, mask_zero: bool = False) -> Any:
 
 MHA = partial(built, keras.layers.MultiHeadAttention, H, D // H)
 GQA = partial(built, keras.layers.GroupQueryAttention, D // 4, 4)
+PAIR = same(times=2)
 LATER, FOUR = given(use_causal_mask=True), {"causal": True, "n_heads": 4}
 KERAS = settings({
-    "MultiHeadAttention": (MHA, pair,
+    "MultiHeadAttention": (MHA, PAIR,
                            {**FREE, "mask": {"argument": "attention_mask", "shape": "bqk"}}),
-    "MultiHeadAttention, causal": (MHA, pair, CAUSAL | LATER),
+    "MultiHeadAttention, causal": (MHA, PAIR, CAUSAL | LATER),
     "MultiHeadAttention, cross": (MHA, cross, {"n_heads": H}),
-    "MultiHeadAttention, other widths": (partial(MHA, value_dim=4), pair, FREE),
-    "GroupQueryAttention": (partial(GQA, 2), pair, {**FOUR, "n_kv_heads": 2, **LATER}),
-    "GroupQueryAttention, one": (partial(GQA, 1), pair, {**FOUR, "n_kv_heads": 1, **LATER}),
+    "MultiHeadAttention, other widths": (partial(MHA, value_dim=4), PAIR, FREE),
+    "GroupQueryAttention": (partial(GQA, 2), PAIR, {**FOUR, "n_kv_heads": 2, **LATER}),
+    "GroupQueryAttention, one": (partial(GQA, 1), PAIR, {**FOUR, "n_kv_heads": 1, **LATER}),
     "block, causal": (partial(KerasBlock, True), x(), CAUSAL),
     "block": (partial(KerasBlock, False), x(), FREE),
     "model, causal": (partial(keras_model, True), ids, CAUSAL),
@@ -168,6 +161,9 @@ KERAS = settings({
     "model, masked zero": (partial(keras_model, False, mask_zero=True), ids,
                            {**FREE, "padding_id": 0}),
 })  # fmt: skip
+
+
+OTHERS = {"x-transformers": X_TRANSFORMERS, "keras": KERAS}
 
 
 def later(score: Any, _batch: Any, _head: Any, i: Any, j: Any) -> Any:
@@ -187,21 +183,18 @@ FLEX = settings({  # compiles itself: half a minute for a report
 def main() -> int:
     """A line for each; how many have an error, or had a check that raised."""
     wrong = 0
-    libraries = {"x-transformers": X_TRANSFORMERS, "Keras": KERAS, "torch": FLEX}
-    for library, designs in libraries.items():
+    for library, designs in {**OTHERS, "flex": FLEX}.items():
         for name, make in designs.items():
             for claimed in (True, False):
-                start = time.perf_counter()
+                start, known = time.perf_counter(), name in KNOWN
                 said = report(make, claimed=claimed)
                 raised = [n for n in said.not_judged if "check raised" in n.why]
-                known = name in KNOWN
                 wrong += bool(said.errors or raised) and not known
                 print(
                     f"{library}, {name}: {'claimed' if claimed else 'bare'}, "
                     f"{time.perf_counter() - start:.1f} s, {len(said.errors)} errors, "
                     f"{len(said.warnings)} warnings",
-                    *([*said.causes, *raised] or [""]),
-                    "(a bug of theirs)" if known else "",
+                    *(*said.causes, *raised, *["(a bug of theirs)"] * known),
                     flush=True,
                 )
     return wrong

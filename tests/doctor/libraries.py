@@ -27,8 +27,8 @@ def x(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(*shape or (2, 7, D))
 
 
-def same(*shape: int) -> Callable[[], tuple[Tensor, ...]]:
-    return lambda: (x(*shape)(),) * 3
+def same(*shape: int, times: int = 3) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: (x(*shape)(),) * times
 
 
 def cross() -> tuple[Tensor, Tensor]:

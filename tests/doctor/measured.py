@@ -24,14 +24,7 @@ import torch
 
 from attnbook.book.code import Code
 from attnbook.doctor import Report
-from tests.doctor.specimens.museum import (
-    FILES,
-    FOLDER,
-    examine,
-    right,
-    specimens,
-    verdict,
-)
+from tests.doctor.specimens.museum import FILES, FOLDER, examine, right, specimens, verdict
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "chapters" / "doctor.json"
@@ -107,16 +100,13 @@ def libraries() -> dict[str, dict[str, int]]:
     from tests.doctor import elsewhere
     from tests.doctor.libraries import LIBRARIES, report
 
-    others = {"x-transformers": elsewhere.X_TRANSFORMERS, "keras": elsewhere.KERAS}
     found = {}
-    for library, designs in {**LIBRARIES, **others}.items():
+    for library, designs in {**LIBRARIES, **elsewhere.OTHERS}.items():
         for name, make in designs.items():
             if library != "attnbook" and name not in elsewhere.KNOWN:
                 said = report(make, claimed=True)
-                found[f"{library}: {name}"] = {
-                    "errors": len(said.errors),
-                    "warnings": len(said.warnings),
-                }
+                counts = {"errors": len(said.errors), "warnings": len(said.warnings)}
+                found[f"{library}: {name}"] = counts
                 print(library, name, *said.causes, flush=True)
     return found
 

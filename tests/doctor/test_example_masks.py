@@ -1,6 +1,7 @@
 """A mask in the example hides no bug, and its padding is no false alarm."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.doctor import diagnose
+from tests.doctor.libraries import TRANSFORMERS
 from tests.doctor.specimens.museum import healthy
 
 State = tuple[Tensor, Tensor]
@@ -49,21 +51,17 @@ class Masked(nn.Module):
         return self.out(x + weights @ v), (k, v)
 
 
-def in_transformers(name: str, **more: Any) -> Callable[[], nn.Module]:
-    sizes = {
-        **{"vocab_size": 23, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
-        **{"num_attention_heads": 4, "max_position_embeddings": 32},
-        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
-    }
+OF_TRANSFORMERS = (
+    *("GPT2:GPT2LMHeadModel", "Llama:LlamaForCausalLM", "GPTNeoX:GPTNeoXForCausalLM"),
+    "OPT:OPTForCausalLM",  # counts positions by the mask
+    "Bloom:BloomForCausalLM",  # ALiBi by the mask
+    "Gemma:GemmaForCausalLM",
+)
 
-    def make() -> nn.Module:
-        import transformers
 
-        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
-        config = getattr(transformers, f"{name}Config")(**{**sizes, **more})
-        return getattr(transformers, name + head)(config).eval()
-
-    return make
+def from_library(name: str) -> nn.Module:
+    module: nn.Module = TRANSFORMERS[name]()[0]
+    return module.eval()
 
 
 def own() -> nn.Module:
@@ -79,36 +77,23 @@ def masked_step(model: Any, new: Tensor, past: State | None) -> tuple[Tensor, St
     return model(new, past=past)
 
 
-def bk(real: Tensor) -> Tensor:
-    return real
+def added(real: Tensor) -> Tensor:
+    return torch.zeros(real.shape).masked_fill(~real, -torch.inf)
 
 
 Design = tuple[Callable[[], nn.Module], str, Callable[[Tensor], Tensor], Any]
-OF_TRANSFORMERS = {
-    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32},
-    "Llama": {"num_key_value_heads": 2},
-    "OPT": {"ffn_dim": 48, "word_embed_proj_dim": 32},  # counts positions by the mask
-    "Bloom": {"n_layer": 2, "n_head": 4},  # ALiBi by the mask
-    "GPTNeoX": {},
-    "Gemma": {"num_key_value_heads": 1, "head_dim": 8},
-}
 DECODERS: dict[str, Design] = {
     **{
-        name: (in_transformers(name, **more), "attention_mask", torch.Tensor.long, True)
-        for name, more in OF_TRANSFORMERS.items()
+        name: (partial(from_library, name), "attention_mask", torch.Tensor.long, True)
+        for name in OF_TRANSFORMERS
     },
-    "own": (own, "padding_mask", bk, own_step),
-    "attend": (Masked, "mask", bk, masked_step),
+    "own": (own, "padding_mask", torch.Tensor.clone, own_step),
+    "attend": (Masked, "mask", torch.Tensor.clone, masked_step),
     "finite": (lambda: Masked(fill=-1e9), "mask", torch.Tensor.long, masked_step),
     "blocked": (lambda: Masked("blocked"), "mask", torch.logical_not, masked_step),
     "b11k": (Masked, "mask", lambda real: real[:, None, None], masked_step),
     "counted": (lambda: Masked("counted"), "mask", torch.Tensor.long, masked_step),
-    "add": (
-        lambda: Masked("add"),
-        "mask",
-        lambda real: torch.zeros(real.shape).masked_fill(~real, -torch.inf),
-        masked_step,
-    ),
+    "add": (lambda: Masked("add"), "mask", added, masked_step),
 }
 
 

@@ -88,21 +88,14 @@ def test_a_call_that_fails_is_told() -> None:
     assert not report.healthy
 
 
-def test_unknown_claim() -> None:
-    with pytest.raises(TypeError, match="no claim 'casual'; there are causal, n_heads"):
-        diagnose(Separate(), torch.randn(2, 6, 16), casual=True)
-    assert Claims.of({"mask": {"argument": "m"}}).mask.argument == "m"
-
-
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
+        ({"casual": True}, "no claim 'casual'; there are causal, n_heads"),
         ({"mask": {"argument": "attn_mask"}}, "is 'attn_mask', but the call has x, mask"),
         ({"mask": {"argument": 2}}, "is 2, but the call has x, mask"),
-        (
-            {"mask": {"argument": "mask", "true": "keep"}},
-            "(?s)true.*'keep'",
-        ),  # or the tests' types say so
+        # or the tests' types say so
+        ({"mask": {"argument": "mask", "true": "keep"}}, "(?s)true.*'keep'"),
         ({"mask": {"argument": "mask", "shape": "xy"}}, "shape must be of b, h, q, k and 1"),
         ({"mask": {"argument": "mask", "dtype": "half"}}, "(?s)dtype.*'half'"),
         ({"mask": "attention_mask"}, "mask must be a Mask or a dictionary"),

@@ -9,7 +9,14 @@ import torch
 
 from attnbook.doctor.causes import CAUSES
 from tests.doctor import measured
-from tests.doctor.specimens.museum import FILES, healthy, settings_of, specimens
+from tests.doctor.specimens.museum import (
+    FILES,
+    edited,
+    examine,
+    healthy,
+    settings_of,
+    specimens,
+)
 
 RECORD = json.loads(measured.WRITTEN.read_text("utf-8"))
 BUGS = RECORD["verdicts"]["bugs"]
@@ -21,6 +28,17 @@ UNTESTED = {
     ("right", "two tokens ahead"): "position",  # two predictions of each token, one loss
 }
 """What these claim and the doctor can not test: it says so, and calls nothing healthy."""
+
+
+MEANT = """
+note | one layer many times | decoders: nanogpt
+    [Block(config) for _ in range(config.n_layer)] → [Block(config)] * config.n_layer
+warning | a batch is not learned | decoders: step
+    F.cross_entropy(flat, → F.cross_entropy(flat / 1000,
+warning | sequences in groups | field: codebooks
+    two = ids.view → …
+"""
+"""What an author may mean: the doctor's level, the cause, where, and an edit as in the museum."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +68,15 @@ def test_each_cause_that_a_row_names_exists() -> None:
 def test_no_verdict_is_of_a_bug_that_is_gone() -> None:
     bugs = {bug.name for file in FILES for bug in specimens(file)}
     assert {name.removesuffix(", bare") for name in BUGS} == bugs
+
+
+@pytest.mark.parametrize("row", MEANT.strip().replace("\n    ", " | ").splitlines())
+def test_what_may_be_meant_is_no_error(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbook.doctor.losses.SECONDS", 60)  # on a busy machine, too
+    level, cause, name, edit = row.split(" | ")
+    report = examine(edited(*name.split(": "), edit), claimed=False)
+    assert [(x.level, x.cause) for x in (*report.warnings, *report.notes)] == [(level, cause)]
+    healthy(report)
 
 
 @pytest.mark.parametrize("claimed", [True, False])

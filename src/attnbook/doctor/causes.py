@@ -107,8 +107,6 @@ keys not transposed -> leaks: query @ key.transpose(-2, -1), not query @ key.res
     tokens)
 attention between heads -> mixing, order, padding, positions: x.view(batch, tokens, n_heads,
     d_head).transpose(1, 2) before query @ key.mT
-attention over the batch -> leaks: nn.MultiheadAttention(..., batch_first=True), or give it (tokens,
-    batch, d_model)
 wrong number of heads: split the width into n_heads parts of d_head = d_model / n_heads
 other groups of heads: key.repeat_interleave(n_heads // n_kv_heads, dim=1), not key.repeat(1,
     groups, 1, 1)
@@ -206,7 +204,6 @@ mask only in evaluation -> leaks: the mask belongs in both modes
 training differs from evaluation: nothing but dropout may differ
 no dropout in training: nn.Dropout(p) on the weights and branches, as claimed
 other dropout: p is the probability to drop, not to keep
-dropout without rescaling: F.dropout(x, p, self.training), which divides what it keeps by 1 - p
 dropout before the softmax: drop weights: F.dropout(logits.softmax(-1), p)
 remembers the last call -> all: keep nothing in self between calls: pass the cache in and out
 changes its arguments -> all: x = x + y, not x += y

@@ -10,6 +10,7 @@ Level = Literal["error", "warning", "note"]
 ROWS = {"done": "tried", "found": "found", "right": "expected", "remedy": "remedy"}
 WIDTH = 100
 RENAMED = {
+    "attention over the batch": "batch and tokens exchanged",
     "no way around the attention": "missing residual connection",
     "no way around a layer": "missing residual connection",
     "a sum with an older x": "residual adds a stale input",

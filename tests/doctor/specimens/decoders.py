@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made
 
 SCALE = "1/sqrt(d_head)"
 
@@ -120,7 +121,10 @@ class TorchGPT(nn.Module):
         if segment_ids is not None:
             other = segment_ids[:, :, None] != segment_ids[:, None, :]
             blocked = (blocked | other).repeat_interleave(self.heads, dim=0)
-        x = self.emb(input_ids) + self.pos[:t]
+        return self.decode(input_ids, blocked)
+
+    def decode(self, input_ids, blocked):
+        x = self.emb(input_ids) + self.pos[: input_ids.shape[1]]
         for layer in self.layers:
             x = layer(x, blocked)
         return self.head(self.norm(x))
@@ -146,21 +150,6 @@ class PostNorm(nn.Module):
         for layer in self.layers:
             x = layer(x, src_mask=torch.ones(t, t, dtype=torch.bool).triu(1))
         return self.head(x)
-
-
-class StreamingMixer(nn.Module):
-    """Functional, tokens first inside."""
-
-    def __init__(self, d=32):
-        super().__init__()
-        self.qkv, self.out, self.d = nn.Linear(d, 3 * d), nn.Linear(d, d), d
-
-    def forward(self, x):
-        y = F.layer_norm(x, x.shape[2:]).transpose(0, 1)
-        later = torch.ones(len(y), len(y), dtype=torch.bool).triu(1)
-        weights = (self.qkv.weight, self.qkv.bias, None, None, False, 0.0, *self.out.parameters())
-        y, _ = F.multi_head_attention_forward(y, y, y, self.d, 4, *weights, attn_mask=later)
-        return x + y.transpose(0, 1)
 
 
 class PromptDecoder(nn.Module):
@@ -189,24 +178,12 @@ class PromptDecoder(nn.Module):
         return self.head(self.norm[-1](x))
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(TorchGPT):
     """Sees both sides, but no padding (0)."""
 
-    def __init__(self, vocab=23, d=16, heads=2):
-        super().__init__()
-        self.heads, self.emb, self.pos = heads, nn.Embedding(vocab, d), nn.Embedding(32, d)
-        self.norm1, self.norm2, self.head = nn.LayerNorm(d), nn.LayerNorm(d), nn.Linear(d, vocab)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.mlp = nn.Sequential(nn.Linear(d, 32), nn.GELU(), nn.Linear(32, d))
-
     def forward(self, ids):
-        b, t = ids.shape
-        real = (ids != 0)[:, None, None, :]
-        x = self.emb(ids) + self.pos.weight[:t]
-        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=real)
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        return self.head(x + self.mlp(self.norm2(x)))
+        padding = (ids == 0)[:, None].expand(-1, ids.shape[1], -1)
+        return self.decode(ids, padding.repeat_interleave(self.heads, dim=0))
 
 
 # ---- losses
@@ -251,14 +228,6 @@ class TrainingStep(nn.Module):
         return F.cross_entropy(flat, targets.reshape(-1), ignore_index=0)
 
 
-class GatheredStep(TrainingStep):
-    def forward(self, ids):
-        logp = self.model(ids[:, :-1]).log_softmax(-1)
-        losses = -logp.gather(-1, ids[:, 1:, None]).squeeze(-1)
-        real = (ids[:, 1:] != 0).to(losses.dtype)
-        return (losses * real).sum() / real.sum()
-
-
 class Gathered(nn.Module):
     """``(logits, ids) -> loss``; id 0 is padding."""
 
@@ -268,6 +237,11 @@ class Gathered(nn.Module):
         loss = -logp.gather(-1, targets[..., None])[..., 0]
         mask = (targets != 0).float()
         return (loss * mask).sum() / mask.sum().clamp(min=1)
+
+
+class GatheredStep(TrainingStep):
+    def forward(self, ids):
+        return Gathered()(self.model(ids), ids)
 
 
 def compute_loss(logits, input_ids):
@@ -455,36 +429,26 @@ class AlibiAttention(nn.Module):
         return self.to_out(y.transpose(1, 2).reshape(b, t, d)), (k, v)
 
 
-class StaticCache(nn.Module):
+def turned(m, x, start):
+    key = start, x.shape[2]
+    if key not in m.memo:
+        angles = torch.outer(torch.arange(start, start + x.shape[2]), m.inv_freq)
+        m.memo[key] = torch.cat((angles, angles), dim=-1)
+    return x * m.memo[key].cos() + rotate_half(x) * m.memo[key].sin()
+
+
+def static_cache(m, x, state=None):
     """Buffers of a fixed size; the angles are kept."""
-
-    def __init__(self, dim=16, heads=2, size=24):
-        super().__init__()
-        self.heads, self.size = heads, size
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.inv_freq = 10000.0 ** (-torch.arange(0, dim // heads, 2) * heads / dim)
-        self.memo: dict[Any, Tensor] = {}
-
-    def rope(self, x, start):
-        key = start, x.shape[2]
-        if key not in self.memo:
-            angles = torch.outer(torch.arange(start, start + x.shape[2]), self.inv_freq)
-            self.memo[key] = torch.cat((angles, angles), dim=-1)
-        return x * self.memo[key].cos() + rotate_half(x) * self.memo[key].sin()
-
-    def forward(self, x, state=None):
-        b, t, d = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if state is None:
-            empty = x.new_zeros(b, self.heads, self.size, d // self.heads)
-            state = empty, empty, 0
-        keys, values, start = state[0].clone(), state[1].clone(), state[2]
-        q, k = self.rope(q, start), self.rope(k, start)
-        keys[:, :, start : start + t], values[:, :, start : start + t] = k, v
-        slots, rows = torch.arange(self.size), torch.arange(start, start + t)
-        allowed = slots <= rows[:, None]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
-        return self.out(y.transpose(1, 2).flatten(2)), (keys, values, start + t)
+    b, t, _ = x.shape
+    q, k, v = m.qkv(x).view(b, t, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    if state is None:
+        state = x.new_zeros(b, 2, 24, 8), x.new_zeros(b, 2, 24, 8), 0
+    keys, values, start = state[0].clone(), state[1].clone(), state[2]
+    q, k = turned(m, q, start), turned(m, k, start)
+    keys[:, :, start : start + t], values[:, :, start : start + t] = k, v
+    allowed = torch.arange(24) <= torch.arange(start, start + t)[:, None]
+    y = F.scaled_dot_product_attention(q, keys, values, attn_mask=allowed)
+    return m.out(y.transpose(1, 2).flatten(2)), (keys, values, start + t)
 
 
 class RingCache(nn.Module):
@@ -574,9 +538,8 @@ SETTINGS = settings({
     "post-norm": (PostNorm, lambda: ids(23, 2, 6),
                   {**LM, "n_heads": 2, "norm": "post", "position": "sinusoidal",
                    "embedding_scale": 4.0}),
-    "streaming": (StreamingMixer, lambda: torch.randn(3, 7, 32), {**LM, "position": "none"}),
     "prompt": (PromptDecoder, prompts, {**LM, "mask": MASK}),
-    "masked lm": (MaskedLM, lambda: ids(23, 2, 6), {**LM, **PADS, "causal": False, "n_heads": 2}),
+    "masked lm": (MaskedLM, lambda: ids(23, 2, 6), {**TORCH, **PADS, "causal": False}),
     "lm head": (LMHeadModel, lambda: twice(padded(29, 3, 9)), {**LOSS, **PADS}),
     "lm": (LanguageModel, lambda: twice(ids(23, 3, 9)), {**LOSS, "n_heads": 3}),
     "step": (TrainingStep, lambda: ids(29, 2, 6), {**LOSS, **PADS}),
@@ -591,7 +554,9 @@ SETTINGS = settings({
                    {**HEADS, **PADS, "n_heads": 3, "position": "learned", "norm": "pre"}),
     "alibi": (AlibiAttention, lambda: torch.randn(2, 9, 32),
               {**HEADS, "causal": True, "position": "alibi", "dropout": 0.2, "cache": step}),
-    "static cache": (StaticCache, lambda: torch.randn(2, 7, 16),
+    "static cache": (made(static_cache, qkv=linear(16, 48), out=linear(16, 16), memo=dict,
+                          inv_freq=lambda: 10000.0 ** (-torch.arange(0, 8, 2) / 8)),
+                     lambda: torch.randn(2, 7, 16),
                      {**HEADS, "causal": True, "n_heads": 2, "position": "rotary", "cache": step}),
     "ring": (RingCache, lambda: torch.randn(2, 9, 10),
              {"causal": True, "n_heads": 1, "window": 4, "cache": ring_step}),
@@ -604,6 +569,8 @@ nanogpt | masks | the mask is inverted | inverted mask |
     mask == 0 → mask == 1
 nanogpt | masks | the next token is seen | causal mask off by one |
     torch.tril(ones) → torch.tril(ones, 1)
+nanogpt | masks | the next two tokens are seen | mask of another shape |
+    torch.tril(ones) → torch.tril(ones, 2)
 nanogpt | masks | a token does not see itself | a token does not attend to itself |
     torch.tril(ones) → torch.tril(ones, -1)
 nanogpt | !masks | weights set to zero after the softmax | mask after the softmax | huggingface/pytorch-image-models#2236
@@ -695,7 +662,7 @@ torch | masks | mask not given to the attention | no causal mask |
     attn_mask=blocked → attn_mask=None
 packed | masks | causal or of the same document | no causal mask | lucidrains/local-attention#5
     blocked | other → blocked & other
-torch | batch | sequence first for batch first | attention over the batch; batch and tokens exchanged |
+torch | batch | sequence first for batch first | batch and tokens exchanged |
     heads, batch_first=True → heads
     TorchGPT: torch.ones(t, t, → torch.ones(b, b,
 torch | batch | sequence first by a view | sequences mixed; split without transposing; batch and tokens exchanged |
@@ -711,8 +678,6 @@ torch | modes | dropout in the branch, in evaluation too | random in evaluation 
     TorchBlock: self.mlp(self.norm2(x)) → F.dropout(self.mlp(self.norm2(x)), 0.1)
 torch | modes | ids changed in place | changes its arguments |
     x = self.emb(input_ids) → input_ids[input_ids == 3] = 4↵…
-post-norm | positions | sines only | other sinusoids | zju3dv/LoFTR#41
-    torch.cos(t → torch.sin(t
 post-norm | positions | other exponents for the cosines | other sinusoids | zju3dv/LoFTR#41
     torch.cos(t / 10000 ** (i / d)) → torch.cos(t / 10000 ** ((i + 1) / d))
 post-norm | positions | multiplied, not divided | other sinusoids | zju3dv/LoFTR#41
@@ -721,8 +686,6 @@ post-norm | blocks | embeddings not scaled | other embedding scale |
     self.emb(ids) * math.sqrt(self.d) → self.emb(ids)
 post-norm | blocks | scaled after adding the positions | other embedding scale |
     self.emb(ids) * math.sqrt(self.d) + self.table[:t] → (self.emb(ids) + self.table[:t]) * math.sqrt(self.d)
-streaming | !?batch | a norm over time and channels | norm over the tokens |
-    x.shape[2:] → x.shape[1:]
 prompt | ?masks | padding masks the rows, not the columns | mask on the queries |
     keep[:, None, None, :] → keep[:, None, :, None]
 prompt | ?masks | causal or padding, for causal and padding | no causal mask |
@@ -736,11 +699,12 @@ prompt | positions | positions count the padding on the left |  | TransformerLen
 prompt | batch | the first row's length for all | mask of another sequence | rasbt/reasoning-from-scratch#33
     position_ids = (attention_mask.cumsum → position_ids = (attention_mask[:1].cumsum
 masked lm | masks | padding is attended to | padding is attended to |
-    attn_mask=real → attn_mask=None
+    self.decode(ids, padding.repeat_interleave(self.heads, dim=0)) → self.decode(ids, None)
+masked lm | masks | a convolution reads the padding | convolution over padding |
+    TorchGPT: self.heads = heads → …↵self.conv = nn.Conv1d(d, d, 3, padding=1)
+    TorchGPT: for layer in self.layers: → x = x + self.conv(x.mT).mT↵…
 masked lm | masks | the padding mask is inverted | inverted mask |
-    ids != 0)[:, None, None, :] → ids == 0)[:, None, None, :]
-lm head | masks | no causal mask | no causal mask | facebookresearch/xformers#103
-    att = att.masked_fill(mask == 0, float("-inf")) →
+    ids == 0 → ids != 0
 lm head | !losses | labels not shifted | loss without shift | huggingface/transformers#404
     logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten() → logits.flatten(0, 1), labels.flatten()
 lm head | losses | labels shifted twice | loss shifted twice | huggingface/transformers#37830
@@ -749,8 +713,6 @@ lm head | !losses | labels shifted backwards | loss shifted backwards | huggingf
     logits[:, :-1].flatten(0, 1), labels[:, 1:] → logits[:, 1:].flatten(0, 1), labels[:, :-1]
 lm head | losses | padding counts | padding counts in the loss | lucidrains/DALLE-pytorch#57
     labels = labels.masked_fill(labels == 0, -100) →
-lm head | losses | softmax before the loss | cross-entropy of probabilities | bkitano/llama-from-scratch#5
-    F.cross_entropy(logits[:, :-1] → F.cross_entropy(logits.softmax(-1)[:, :-1]
 lm head | modes | the caller's labels are changed | changes its arguments | huggingface/transformers#47741
     labels = labels.masked_fill(labels == 0, -100) → labels[labels == 0] = -100
 lm | !losses | shifted twice | loss shifted twice | huggingface/transformers#47394
@@ -782,15 +744,19 @@ step | losses | nll_loss of logits | nll_loss of logits | huggingface/transforme
 step | losses | padding counts | padding counts in the loss | huggingface/transformers#3711
     targets.reshape(-1), ignore_index=0 → targets.reshape(-1)
 step, gathered | losses | the sum divided by all tokens | padding counts in the loss |
-    (losses * real).sum() / real.sum() → (losses * real).mean()
+    (loss * mask).sum() / mask.sum().clamp(min=1) → (loss * mask).mean()
 step, gathered | losses | the mean of all tokens | padding counts in the loss |
-    (losses * real).sum() / real.sum() → losses.mean()
+    (loss * mask).sum() / mask.sum().clamp(min=1) → loss.mean()
 loss | losses | not shifted | loss without shift | huggingface/transformers#404
     logits[:, :-1], input_ids[:, 1:] → logits, input_ids
 loss | losses | shifted twice | loss shifted twice | huggingface/transformers#37830
     logits[:, :-1], input_ids[:, 1:] → logits[:, :-2], input_ids[:, 2:]
 loss | losses | padding counts | padding counts in the loss | lucidrains/DALLE-pytorch#57
     shift_labels.flatten(), ignore_index=0 → shift_labels.flatten()
+loss | losses | the end of a text is not learned | real targets are ignored |
+    input_ids[:, 1:] → input_ids[:, 1:].masked_fill(input_ids[:, 1:] == 3, 0)
+loss | losses | the first sequence alone counts | real targets are ignored |
+    logits[:, :-1], input_ids[:, 1:] → logits[:1, :-1], input_ids[:1, 1:]
 loss | losses | softmax before the loss | cross-entropy of probabilities | bkitano/llama-from-scratch#5
     shift_logits.flatten(0, 1) → shift_logits.softmax(-1).flatten(0, 1)
 loss, gathered | !losses | shifted over the batch | batch and tokens exchanged; loss without shift |
@@ -807,8 +773,6 @@ loss, smoothed | losses | softmax before the loss | cross-entropy of probabiliti
     pred.log_softmax(-1) → pred.softmax(-1).log_softmax(-1)
 llama | masks | the mask is at the upper left with a cache | mask at the upper left | pytorch/executorch#21749
     mask = (j <= i) & (i - j < self.window) → mask = torch.ones(t, k.size(2), dtype=torch.bool).tril()
-mistral | masks | the window is one token too wide | other window | huggingface/transformers#39408
-    i - j < self.window → i - j <= self.window
 llama | heads | repeat for repeat_interleave | other groups of heads | onnx/onnx#7274
     x[:, :, None].expand(b, h, n_rep, t, d).reshape(b, h * n_rep, t, d) → x.repeat(1, n_rep, 1, 1)
 llama | !heads | repeated along the batch | other groups of heads; heads and sequences exchanged |
@@ -829,6 +793,8 @@ llama | !positions | the keys are not rotated | positions not relative |
     q, k = self.rope(q, positions), self.rope(k, positions) → q = self.rope(q, positions)
 llama | !blocks | divided by rsqrt | norm that does not normalise | mosaicml/llm-foundry#371
     x * torch.rsqrt → x / torch.rsqrt
+llama | !blocks | the root of a mean that is not of squares | NaN or infinity |
+    x.pow(2).mean → x.mean
 llama | blocks | RMSNorm without a root | norm that does not normalise | mosaicml/llm-foundry#371
     x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) → x / (x.pow(2).mean(-1, keepdim=True) + self.eps)
 llama | blocks | RMSNorm by the deviation | norm that does not normalise | mosaicml/llm-foundry#371
@@ -864,14 +830,10 @@ llama | caches | the first layer's cache for all | layers share one cache |
     Llama: past[i] → past[0]
 gpt2 | caches | positions restart with the cache | positions restart with the cache |
     0 if past is None else past[0][0].shape[2] → 0
-gpt2 | caches | is_causal with a cache | chunks do not see the cache | hyprstream/hyprstream#1521
-    GPT2Block: attn_mask=mask → is_causal=t > 1
 gpt2 | caches | no mask with a cache | chunks see their future | Mikyx-1/TinyLLM#18
     GPT2Block: attn_mask=mask → attn_mask=mask if past is None else None
 gpt2 | caches | the cached values are put behind | slots of the cache exchanged; cache in another order |
     GPT2Block: torch.cat([past[1], v], dim=2) → torch.cat([v, past[1]], dim=2)
-gpt2 | caches | the first layer's cache for all | layers share one cache |
-    GPT2Model: past[i] → past[0]
 gpt2 | caches | the last call's cache goes on | remembers the last call |
     self.transformer, self.lm_head = GPT2Model(), nn.Linear(24, 37, bias=False) → …↵self.kept = None
     x, present = self.transformer(input_ids, past) → if use_cache and past is None and self.kept and len(self.kept[0][0]) == len(input_ids):↵    past = self.kept↵x, present = self.transformer(input_ids, past)↵self.kept = present if use_cache else self.kept
@@ -892,9 +854,9 @@ static cache | positions | angles kept by the length alone | positions restart w
 static cache | caches | new keys overwrite the first | the cache is not attended to; cached differs from full |
     keys[:, :, start : start + t], values[:, :, start : start + t] → keys[:, :, :t], values[:, :, :t]
 static cache | caches | old values are not kept | the cache is not attended to; cached differs from full |
-    StaticCache: state[1].clone() → torch.zeros_like(state[1])
+    static_cache: state[1].clone() → torch.zeros_like(state[1])
 static cache | caches | free slots are read | free slots are attended to | tenstorrent/tt-metal#41215
-    slots <= rows[:, None] → (slots <= rows[:, None]) | (slots >= start + t)
+    static_cache: attn_mask=allowed → attn_mask=allowed | (torch.arange(24) >= start + t)
 ring | caches | slots not read by their age | slots of the cache exchanged | ml-explore/mlx-examples#1000
     (n - torch.arange(self.window)) % self.window → (min(n, self.window - 1) - torch.arange(self.window)).clamp(min=0)
 ring | caches | the last slot is written again | slots of the cache exchanged | ml-explore/mlx-examples#1000

