@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from types import CodeType
 
 import matplotlib as mpl
-import nbformat
 import pytest
-from built import CHAPTERS, ROOT
+from built import CHAPTERS, ROOT, code_cells
 
 from attnbook import book
 from attnbook.book import ClaimFailedError, claim
@@ -67,8 +66,7 @@ def needed(cells: list[Cell], last: int) -> list[str]:
 
 def chapter_cells(chapter: str) -> list[Cell]:
     path = next(path for path in CHAPTERS if path.stem.startswith(chapter))
-    notebook = nbformat.read(path, as_version=4)
-    return [Cell(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    return [Cell(cell.source) for cell in code_cells(path)]
 
 
 def slice_for(chapter: str, label: str) -> str:

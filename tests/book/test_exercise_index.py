@@ -3,21 +3,18 @@
 import re
 from typing import Any
 
-import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML
+from built import CHAPTERS, parsed, prose
 from playwright.sync_api import expect
 
 
 def test_every_exercise_is_named_once_with_kind_level_and_minutes():
-    page = BeautifulSoup((HTML / "chapters" / "exercises.html").read_text("utf-8"), "html.parser")
+    page = parsed("chapters/exercises.html")
     links = [a["href"].partition("#")[2] for a in page.select("table.exercises td a")]
     labels = [
         label
         for path in CHAPTERS
-        for cell in nbformat.read(path, as_version=4).cells
-        for label in re.findall(r"exercise-start\}.*\n:label: (\S+)", cell.source)
+        for label in re.findall(r"exercise-start\}.*\n:label: (\S+)", prose(path))
     ]
     assert sorted(links) == sorted(labels)
     for row in page.select("table.exercises tr[data-kind]"):
