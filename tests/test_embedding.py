@@ -17,9 +17,7 @@ from strategies import assert_gradients_are_finite_differences
     d_model=st.integers(1, 9),
     scaled=st.booleans(),
 )
-def test_look_up_is_one_hot_times_weight_times_factor(
-    shape: list[int], vocab_size: int, d_model: int, scaled: bool
-) -> None:
+def test_look_up_is_one_hot_times_weight_times_factor(shape, vocab_size, d_model, scaled):
     embedding = TokenEmbedding(vocab_size, d_model, scaled=scaled)
     ids = torch.randint(vocab_size, shape)
     one_hot = F.one_hot(ids, vocab_size).double()
@@ -28,7 +26,7 @@ def test_look_up_is_one_hot_times_weight_times_factor(
     assert torch.equal(embedding(ids), one_hot @ embedding.weight * factor)
 
 
-def test_token_embedding_is_torchs_own_embedding() -> None:
+def test_token_embedding_is_torchs_own_embedding():
     embedding = TokenEmbedding(7, 4, scaled=True)
     theirs = nn.Embedding(7, 4)
     assert isinstance(embedding, nn.Embedding)
@@ -40,14 +38,14 @@ def test_token_embedding_is_torchs_own_embedding() -> None:
     assert str(embedding) == "TokenEmbedding(7, 4, factor=2)"
 
 
-def test_factor_is_one_by_default() -> None:
+def test_factor_is_one_by_default():
     embedding = TokenEmbedding(5, 9)
     assert embedding.factor == 1
     assert torch.equal(embedding(torch.arange(5)), embedding.weight)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_gradients_equal_finite_differences(scaled: bool) -> None:
+def test_gradients_equal_finite_differences(scaled):
     embedding, ids = TokenEmbedding(4, 3, scaled=scaled), torch.tensor([[1, 1, 3], [0, 1, 3]])
     hidden = torch.randn(2, 3, 3, requires_grad=True)
     assert_gradients_are_finite_differences(lambda: embedding(ids), embedding.weight)
@@ -59,13 +57,13 @@ def test_gradients_equal_finite_differences(scaled: bool) -> None:
     )
 
 
-def test_output_layer_is_the_transpose_without_the_factor() -> None:
+def test_output_layer_is_the_transpose_without_the_factor():
     embedding, hidden = TokenEmbedding(7, 4, scaled=True), torch.randn(2, 3, 4)
     torch.testing.assert_close(embedding.logits(hidden), hidden @ embedding.weight.T)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_ids_of_both_integer_types_are_looked_up(dtype: torch.dtype) -> None:
+def test_ids_of_both_integer_types_are_looked_up(dtype):
     embedding = TokenEmbedding(7, 4)
     assert torch.equal(embedding(torch.tensor([6, 0], dtype=dtype)), embedding.weight[[6, 0]])
 
@@ -78,6 +76,6 @@ def test_ids_of_both_integer_types_are_looked_up(dtype: torch.dtype) -> None:
         (lambda: TokenEmbedding(7, 4, init="xavier"), "'xavier'; known: .*glorot"),
     ],
 )
-def test_refusal_says_what_was_given_and_expected(call: object, message: str) -> None:
+def test_refusal_says_what_was_given_and_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,7 +1,6 @@
 """The readers' checker catches six typical wrong derivations, and names the tensor."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def named(error: pytest.ExceptionInfo[bp.GradientError]) -> set[str]:
     return {complaint.split(":")[0] for complaint in str(error.value).split("; ")}
 
 
-def test_the_right_derivation_passes() -> None:
+def test_the_right_derivation_passes():
     errors = bp.check_gradient(attend, attend_backward, query=QUERY, key=KEY, value=VALUE)
     assert errors.keys() == {"query", "key", "value"}
     assert max(errors.values()) < 1e-8
@@ -60,7 +59,7 @@ def other_axis(gradient: np.ndarray, weights: np.ndarray) -> np.ndarray:
     [{"through_softmax": diagonal_jacobian}, {"through_softmax": other_axis}, {"scale": 1.0}],
     ids=["a(1-a) as the Jacobian", "softmax over the wrong axis", "no 1/sqrt(d_k) backward"],
 )
-def test_a_wrong_way_through_the_logits_is_found_in_query_and_key(wrong: dict[str, Any]) -> None:
+def test_a_wrong_way_through_the_logits_is_found_in_query_and_key(wrong):
     def backward(gradient: np.ndarray, **tensors: np.ndarray) -> Gradients:
         return attend_backward(gradient, **tensors, **wrong)
 
@@ -70,7 +69,7 @@ def test_a_wrong_way_through_the_logits_is_found_in_query_and_key(wrong: dict[st
 
 
 @pytest.mark.parametrize("forgotten", ["query", "key", "value"])
-def test_a_forgotten_path_into_x_is_found_in_x(forgotten: str) -> None:
+def test_a_forgotten_path_into_x_is_found_in_x(forgotten):
     weights = {name: RNG.standard_normal((6, 6)) for name in ("query", "key", "value")}
 
     def forward(x: np.ndarray) -> np.ndarray:
@@ -90,7 +89,7 @@ def test_a_forgotten_path_into_x_is_found_in_x(forgotten: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["first", "mean"])
-def test_a_missing_sum_over_a_group_is_found_in_key_and_value(which: str) -> None:
+def test_a_missing_sum_over_a_group_is_found_in_key_and_value(which):
     query = RNG.standard_normal((4, 5, 3))
     key, value = RNG.standard_normal((2, 6, 3)), RNG.standard_normal((2, 6, 7))
 
@@ -112,7 +111,7 @@ def test_a_missing_sum_over_a_group_is_found_in_key_and_value(which: str) -> Non
 
 
 @pytest.mark.parametrize("missing", ["both means", "the mean", "the mean along the normed row"])
-def test_layer_norm_without_its_mean_terms_is_found_in_x(missing: str) -> None:
+def test_layer_norm_without_its_mean_terms_is_found_in_x(missing):
     weight, bias = RNG.standard_normal((2, 5))
 
     def backward(
@@ -155,7 +154,7 @@ def test_layer_norm_without_its_mean_terms_is_found_in_x(missing: str) -> None:
     ],
     ids=["missing", "shape", "nan", "number"],
 )
-def test_the_complaint_says_what_is_wrong(wrong: Gradients, message: str) -> None:
+def test_the_complaint_says_what_is_wrong(wrong, message):
     with pytest.raises(bp.GradientError, match=message):
         bp.check_gradient(
             lambda x: np.asarray((x**2).sum()),
@@ -167,7 +166,7 @@ def test_the_complaint_says_what_is_wrong(wrong: Gradients, message: str) -> Non
         )
 
 
-def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not() -> None:
+def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not():
     def forward(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
         return bp.softmax(x + shift)
 
@@ -185,7 +184,7 @@ def test_a_gradient_that_is_exactly_zero_passes_and_a_small_wrong_one_does_not()
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
-def test_the_tolerance_is_relative_to_each_entry(tolerance: float) -> None:
+def test_the_tolerance_is_relative_to_each_entry(tolerance):
     def check(error: float) -> None:
         def backward(gradient: np.ndarray, x: np.ndarray) -> Gradients:
             return {"x": 2e4 * gradient * x * (1 + error)}
@@ -198,7 +197,7 @@ def test_the_tolerance_is_relative_to_each_entry(tolerance: float) -> None:
         check(2 * tolerance)
 
 
-def test_a_small_gradient_is_measured_by_its_own_size() -> None:
+def test_a_small_gradient_is_measured_by_its_own_size():
     def backward(gradient: np.ndarray, large: np.ndarray, small: np.ndarray) -> Gradients:
         return {"large": 100.0 * gradient, "small": (1.0 + 1e-5) * gradient}
 
@@ -210,7 +209,7 @@ def test_a_small_gradient_is_measured_by_its_own_size() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e-4])
-def test_a_wrong_entry_is_found_beside_a_large_one(size: float) -> None:
+def test_a_wrong_entry_is_found_beside_a_large_one(size):
     """The second gradient is ``size`` times the first; the tolerance is a thousandth of that."""
 
     def backward(gradient: np.ndarray, x: np.ndarray, factor: float = 1.0) -> Gradients:
@@ -230,7 +229,7 @@ def relu_backward(gradient: np.ndarray, x: np.ndarray) -> Gradients:
     return {"x": gradient * (x > 0)}
 
 
-def test_a_kink_at_the_point_is_named_and_one_beside_it_does_no_harm() -> None:
+def test_a_kink_at_the_point_is_named_and_one_beside_it_does_no_harm():
     for near in (1e-3, -4e-6, 4e-6):
         errors = bp.check_gradient(relu, relu_backward, x=np.array([-1.0, near, 2.0]))
         assert errors["x"] < 1e-9
@@ -238,7 +237,7 @@ def test_a_kink_at_the_point_is_named_and_one_beside_it_does_no_harm() -> None:
         bp.check_gradient(relu, relu_backward, x=np.array([-1.0, 0.0, 2.0]))
 
 
-def test_a_wrong_gradient_of_a_curved_function_is_no_kink() -> None:
+def test_a_wrong_gradient_of_a_curved_function_is_no_kink():
     """Beside the point both sides differ by more than the gradient is off."""
     with pytest.raises(bp.GradientError, match=r"^x: at \[\d\] the gradient"):
         bp.check_gradient(
@@ -248,7 +247,7 @@ def test_a_wrong_gradient_of_a_curved_function_is_no_kink() -> None:
         )
 
 
-def test_a_steep_function_is_not_blamed() -> None:
+def test_a_steep_function_is_not_blamed():
     """At the first step the differences themselves are off by 1.7e-5."""
     steep = bp.check_gradient(
         lambda x: np.exp(1000 * x),
@@ -275,22 +274,18 @@ def step(x: np.ndarray) -> np.ndarray:
     ],
     ids=["float32", "a step", "a sign"],
 )
-def test_a_function_that_rounds_or_jumps_is_named(
-    forward: Callable[[np.ndarray], np.ndarray],
-    slope: Callable[[np.ndarray], np.ndarray],
-    x: np.ndarray,
-) -> None:
+def test_a_function_that_rounds_or_jumps_is_named(forward, slope, x):
     with pytest.raises(ValueError, match=r"at .* forward jumps, or computes in float32"):
         bp.check_gradient(lambda x: forward(x), lambda g, x: {"x": g * slope(x)}, x=x)
 
 
-def test_a_random_forward_is_named() -> None:
+def test_a_random_forward_is_named():
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"^forward is not deterministic"):
         bp.check_gradient(lambda x: x * (rng.random(3) > 0.5), lambda g, x: {"x": g}, x=np.ones(3))
 
 
-def test_tensors_are_left_as_they_were() -> None:
+def test_tensors_are_left_as_they_were():
     x = np.arange(3.0)
 
     def spoil(gradient: np.ndarray, x: np.ndarray) -> Gradients:
@@ -301,7 +296,7 @@ def test_tensors_are_left_as_they_were() -> None:
     assert np.array_equal(x, np.arange(3.0))
 
 
-def test_zeros_checked_alone_pass_and_nothing_else_does() -> None:
+def test_zeros_checked_alone_pass_and_nothing_else_does():
     rng = np.random.default_rng(0)
     query, memory, value, matrix = (
         rng.standard_normal(shape) for shape in ((5, 3), (7, 6), (7, 4), (6, 3))
@@ -326,12 +321,12 @@ def test_zeros_checked_alone_pass_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("constant", [0.0, 1e7])
-def test_zeros_do_not_pass_for_a_gradient_beside_a_large_constant(constant: float) -> None:
+def test_zeros_do_not_pass_for_a_gradient_beside_a_large_constant(constant):
     with pytest.raises(bp.GradientError, match=r"^x: "):
         bp.check_gradient(lambda x: x**2 + constant, lambda g, x: {"x": 0 * x}, x=np.ones((9, 9)))
 
 
-def test_differences_of_functions_that_keep_or_change_their_argument() -> None:
+def test_differences_of_functions_that_keep_or_change_their_argument():
     def doubled(x: np.ndarray) -> float:
         x *= 2
         return float((x**2).sum())

@@ -70,14 +70,14 @@ def scripted(page: Page) -> Page:
 
 
 @pytest.mark.browser
-def test_page_computes_the_same_for_random_numbers_under_every_switch(scripted: Page) -> None:
+def test_page_computes_the_same_for_random_numbers_under_every_switch(scripted):
     for seed, on in enumerate(product([False, True], repeat=len(SWITCHES))):
         assert_same(scripted, drawn(seed, **dict(zip(SWITCHES, on, strict=True))))
     for switch in SWITCHES:
         assert_same(scripted, replace(Settings(), **{switch: True}))
 
 
-def test_sat_looks_at_the_noun_and_says_down() -> None:
+def test_sat_looks_at_the_noun_and_says_down():
     numbers = plain(forward(Settings()))
     assert [round(a, 2) for a in numbers["A"][2]] == [0.11, 0.79, 0.11]
     assert torch.tensor(numbers["L"][2]).softmax(0)[3] > 0.85
@@ -87,7 +87,7 @@ def test_sat_looks_at_the_noun_and_says_down() -> None:
     assert torch.tensor(plain(forward(cut))["L"][2]).softmax(0)[3] == pytest.approx(0.25)
 
 
-def test_the_second_head_goes_by_place_and_needs_positions() -> None:
+def test_the_second_head_goes_by_place_and_needs_positions():
     for ids in ((0, 1, 2), (2, 0, 1), (1, 1, 0)):
         head = replace(Settings(ids=ids), **SETS["place"])
         weights = plain(forward(head))["A"]
@@ -96,7 +96,7 @@ def test_the_second_head_goes_by_place_and_needs_positions() -> None:
         assert blind[2] == pytest.approx([1 / 3] * 3)
 
 
-def test_trained_numbers_are_those_that_training_finds() -> None:
+def test_trained_numbers_are_those_that_training_finds():
     for name, rows in learn(3).items():
         torch.testing.assert_close(
             torch.tensor(SETS["trained"]["stored"][name], dtype=torch.float64),
@@ -106,7 +106,7 @@ def test_trained_numbers_are_those_that_training_finds() -> None:
         )
 
 
-def test_gradient_is_that_of_finite_differences() -> None:
+def test_gradient_is_that_of_finite_differences():
     settings, step = drawn(7, scaled=True, every=True), 1e-6
     gradient = backward(settings)
     for name in ("W_Q", "W_O", "E", "b"):
@@ -134,7 +134,7 @@ def same_look(page: Page, settings: Settings, *, back: bool, lane: int) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("back", [False, True])
-def test_page_draws_the_same(scripted: Page, back: bool) -> None:
+def test_page_draws_the_same(scripted, back):
     for lane in range(3):
         same_look(scripted, Settings(), back=back, lane=lane)
     for other in SETS.values():
@@ -159,7 +159,7 @@ def digits(box: Any, key: str) -> Any:
 
 
 @pytest.mark.browser
-def test_a_cell_that_is_asked_shows_its_sum(box: Any) -> None:
+def test_a_cell_that_is_asked_shows_its_sum(box):
     box.locator('[data-key="S,2,1"]').hover()
     expect(box.locator(".bench-line")).to_have_text(
         "“sat” asks “cat”: (0·0 + 2·2 + 0·0 + 0·0) / √4 = 2"
@@ -170,7 +170,7 @@ def test_a_cell_that_is_asked_shows_its_sum(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_a_number_is_changed_with_the_keyboard_and_given_back(box: Any) -> None:
+def test_a_number_is_changed_with_the_keyboard_and_given_back(box):
     cell = box.locator('[data-key="W_Q,2,1"]')
     box.locator('[data-key="W_Q,0,0"]').focus()
     for _ in range(9):
@@ -187,7 +187,7 @@ def test_a_number_is_changed_with_the_keyboard_and_given_back(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_a_computed_number_is_pinned_by_dragging(box: Any) -> None:
+def test_a_computed_number_is_pinned_by_dragging(box):
     cell = box.locator('[data-key="Q,2,1"]')
     place = cell.bounding_box()
     x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
@@ -201,7 +201,7 @@ def test_a_computed_number_is_pinned_by_dragging(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
+def test_an_edge_is_cut_and_the_answer_is_gone(box):
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
     box.locator('[data-key="A,2,1"]').drag_to(box.locator('[data-key="A,1,0"]'))
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")  # dragged, not pressed
@@ -213,7 +213,7 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_every_switch_ends_in_a_claim(box: Any) -> None:
+def test_every_switch_ends_in_a_claim(box):
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
     everything = {"edges": ((True,) * 3,) * 3}
@@ -238,9 +238,7 @@ def test_every_switch_ends_in_a_claim(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(
-    page: Page, site: str
-) -> None:
+def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(page, site):
     page.goto(site + "chapters/02_positions.html")
     expect(page.locator(".bench")).to_have_attribute("data-live", "")
     item = page.locator(".bench-place")
@@ -254,7 +252,7 @@ def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(
 
 
 @pytest.mark.browser
-def test_a_matrix_that_a_switch_replaces_is_not_changed(box: Any) -> None:
+def test_a_matrix_that_a_switch_replaces_is_not_changed(box):
     box.page.locator('.bench button[name="same"]').click()
     box.locator('[data-key="W_K,0,0"]').focus()
     expect(box.locator(".bench-line")).to_have_text("W_K: the same numbers as W_Q, by the switch.")
@@ -264,7 +262,7 @@ def test_a_matrix_that_a_switch_replaces_is_not_changed(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
+def test_backward_shows_gradients_in_the_same_cells(box):
     box.page.locator('.bench button[name="back"]').click()
     expect(digits(box, "W_O,1,3")).to_have_text("−.36")
     expect(box.locator('[data-key="W_O,1,3"]')).to_have_class(re.compile("gradient"))
@@ -274,7 +272,7 @@ def test_backward_shows_gradients_in_the_same_cells(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_play_shows_one_stage_after_the_other(box: Any) -> None:
+def test_play_shows_one_stage_after_the_other(box):
     box.get_by_role("button", name="Play").click()
     expect(box.locator(".bench-line")).to_contain_text("picks its row")
     expect(box.locator('[data-matrix="Q"]')).to_have_class("later")
@@ -284,7 +282,7 @@ def test_play_shows_one_stage_after_the_other(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_a_narrow_page_shows_one_stage(box: Any) -> None:
+def test_a_narrow_page_shows_one_stage(box):
     box.page.set_viewport_size({"width": 390, "height": 844})
     expect(box.locator("output")).to_have_text("rows")
     box.get_by_role("button", name="Next stage").click()
@@ -295,7 +293,7 @@ def test_a_narrow_page_shows_one_stage(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter: Page) -> None:
+def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter):
     chapter.set_viewport_size({"width": 720, "height": 900})
     chapter.emulate_media(media="print")
     picture = chapter.locator(".bench-picture")
@@ -305,7 +303,7 @@ def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter: Page) -
 
 
 @pytest.mark.browser
-def test_no_digit_is_smaller_than_eleven_pixels(box: Any) -> None:
+def test_no_digit_is_smaller_than_eleven_pixels(box):
     for width in (360, 390, 768, 1024, 1100, 1280, 1600):
         box.page.set_viewport_size({"width": width, "height": 800})
         box.page.wait_for_timeout(200)  # until the camera has seen it
@@ -317,7 +315,7 @@ def test_no_digit_is_smaller_than_eleven_pixels(box: Any) -> None:
 
 
 @pytest.mark.browser
-def test_without_scripts_the_default_state_is_there(window: Any, site: str) -> None:
+def test_without_scripts_the_default_state_is_there(window, site):
     page = window(site + "intro.html", java_script_enabled=False)
     expect(page.locator('[data-key="share,2,3"]')).to_have_text("89 %")
     expect(page.locator(".bench-controls")).to_be_hidden()
@@ -337,7 +335,7 @@ def chapter(page: Page, site: str) -> Page:
 
 
 @pytest.mark.browser
-def test_the_stage_follows_what_is_read(chapter: Page) -> None:
+def test_the_stage_follows_what_is_read(chapter):
     stage = chapter.locator(".bench output")
     expect(stage).to_have_text("rows")
     for title, heading in (
@@ -354,7 +352,7 @@ def test_the_stage_follows_what_is_read(chapter: Page) -> None:
 
 
 @pytest.mark.browser
-def test_every_prediction_is_answered_by_the_bench(chapter: Page) -> None:
+def test_every_prediction_is_answered_by_the_bench(chapter):
     answer = chapter.locator('.bench [data-key="share,2,3"]')
     for question in chapter.locator(".predict").all():
         expect(question.locator("details p").first).to_be_hidden()
@@ -366,7 +364,7 @@ def test_every_prediction_is_answered_by_the_bench(chapter: Page) -> None:
 
 
 @pytest.mark.browser
-def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter: Page) -> None:
+def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter):
     chapter.locator('.bench [data-key="V,2,2"]').hover()
     assert "V = X @ W_V" in chapter.locator("pre .is-asked").all_inner_texts()
     assert "value" in chapter.locator("p .is-asked").all_inner_texts()
@@ -375,7 +373,7 @@ def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter: Page) -
 
 
 @pytest.mark.browser
-def test_a_tap_takes_the_nearest_cell(window: Any, site: str) -> None:
+def test_a_tap_takes_the_nearest_cell(window, site):
     page = window(site + "intro.html", width=390, has_touch=True)
     page.locator(".bench[data-live]").wait_for()
     place = page.locator('[data-key="X,1,0"]').bounding_box()

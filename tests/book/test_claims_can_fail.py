@@ -106,14 +106,12 @@ EACH = [(chapter, *each) for chapter, breaks in BREAKS.items() for each in break
 
 
 @pytest.mark.parametrize("chapter", NAMES)
-def test_enough_claims_of_each_chapter_are_broken(chapter: str) -> None:
+def test_enough_claims_of_each_chapter_are_broken(chapter):
     assert len({label for label, _, _ in BREAKS[chapter]}) >= AT_LEAST
 
 
 @pytest.mark.parametrize(("chapter", "label", "old", "new"), EACH, ids=[e[1] for e in EACH])
-def test_claim_fails_when_what_it_guards_is_broken(
-    chapter: str, label: str, old: str, new: str, only: list[str]
-) -> None:
+def test_claim_fails_when_what_it_guards_is_broken(chapter, label, old, new, only):
     only.append(label)
     source = slice_for(chapter, label)
     assert old in source, "the chapter has changed: nothing to break"

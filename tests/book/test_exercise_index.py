@@ -1,7 +1,6 @@
 """The index of exercises names all of them, and the lists choose among them."""
 
 import re
-from typing import Any
 
 import pytest
 from built import CHAPTERS, parsed, prose
@@ -24,7 +23,7 @@ def test_every_exercise_is_named_once_with_kind_level_and_minutes():
 
 
 @pytest.mark.browser
-def test_lists_leave_what_is_chosen(page: Any, site: str) -> None:
+def test_lists_leave_what_is_chosen(page, site):
     page.goto(f"{site}chapters/exercises.html")
     rows = page.locator("tr[data-kind]:visible")
     page.select_option("select[name=kind]", "Build")

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -121,7 +120,7 @@ def arguments(peer: Peer, kind: str) -> tuple[dict[str, Any], Tensor | None]:
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("kind", ["none", "padding", "causal", "padding and pattern"])
 @pytest.mark.parametrize("name", PARTS)
-def test_same_outputs_gradients_and_dropout(name: str, kind: str, train: bool) -> None:
+def test_same_outputs_gradients_and_dropout(name, kind, train):
     peer = PARTS[name]
     theirs = peer.new().train(train)
     ours, (options, allowed) = peer.there(theirs), arguments(peer, kind)
@@ -158,7 +157,7 @@ def test_same_outputs_gradients_and_dropout(name: str, kind: str, train: bool) -
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", [*PARTS, *MODELS])
-def test_there_and_back_again(name: str, dtype: torch.dtype) -> None:
+def test_there_and_back_again(name, dtype):
     peer = (PARTS | MODELS)[name]
     theirs, fresh = peer.new(), peer.new()
     if "Keras" in name:  # which keeps its type
@@ -183,7 +182,7 @@ def test_there_and_back_again(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", [*PARTS, *MODELS])
-def test_the_peer_is_left_as_it_was(name: str) -> None:
+def test_the_peer_is_left_as_it_was(name):
     peer = (PARTS | MODELS)[name]
     theirs = peer.new().train()
     next(theirs.children()).eval()
@@ -203,7 +202,7 @@ def test_the_peer_is_left_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_models_give_the_same_logits(name: str, padded: bool, train: bool) -> None:
+def test_models_give_the_same_logits(name, padded, train):
     peer = MODELS[name]
     theirs = peer.new().train(train)
     ours, ids = peer.there(theirs), torch.randint(VOCAB, (BATCH, TOKENS))
@@ -223,7 +222,7 @@ def test_models_give_the_same_logits(name: str, padded: bool, train: bool) -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_first": True, "bias": False}])
-def test_torchs_transformer(options: dict[str, bool]) -> None:
+def test_torchs_transformer(options):
     sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 9}
     settings = {"dropout": 0.3, "layer_norm_eps": 1e-3, "batch_first": True}
     theirs = randomize(nn.Transformer(D, HEADS, **sizes, **settings, **options)).eval()
@@ -242,9 +241,7 @@ def test_torchs_transformer(options: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("sharded", [True, False])
 @pytest.mark.parametrize("name", [name for name in MODELS if name[0] in "GL"])
-def test_folders_are_read_without_transformers(
-    name: str, sharded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_read_without_transformers(name, sharded, tmp_path, monkeypatch):
     theirs, ids = MODELS[name].new().eval(), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path, max_shard_size="5KB" if sharded else "5GB")
     assert (tmp_path / "model.safetensors").exists() is not sharded
@@ -256,7 +253,7 @@ def test_folders_are_read_without_transformers(
     assert_near(LanguageModel.load(tmp_path / "ours.safetensors")(ids), ours(ids))
 
 
-def test_a_folder_may_hold_the_stack_alone(tmp_path: Path) -> None:
+def test_a_folder_may_hold_the_stack_alone(tmp_path):
     theirs, ids = MODELS["GPT-2"].new().eval(), torch.randint(VOCAB, (BATCH, TOKENS))
     theirs.transformer.save_pretrained(tmp_path)  # names without "transformer."
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
@@ -281,9 +278,7 @@ DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
         (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
     ],
 )
-def test_folders_that_are_refused(
-    make: Any, options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_folders_that_are_refused(make, options, message, tmp_path):
     make(**options).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=message):
         convert.from_pretrained(tmp_path)
@@ -307,13 +302,13 @@ def small(kind: str, **options: Any) -> Any:
         ("Qwen2", {"tie_word_embeddings": True}),
     ],
 )
-def test_folders_like_llamas(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_folders_like_llamas(kind, options, tmp_path):
     theirs, ids = small(kind, **options), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path)
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits, FLOAT32)
 
 
-def test_a_stack_alone_and_subclasses_are_read() -> None:
+def test_a_stack_alone_and_subclasses_are_read():
     theirs, ids = MODELS["GPT-2"].new().eval(), torch.randint(VOCAB, (BATCH, TOKENS))
     assert_near(convert.from_gpt2(theirs.transformer)(ids), theirs(ids).logits)
 
@@ -399,9 +394,7 @@ LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
         ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
     ],
 )
-def test_llama_folders_that_do_not_hold_what_they_say(
-    config: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_llama_folders_that_do_not_hold_what_they_say(config, message, tmp_path):
     assert convert.from_pretrained(llama_folder(tmp_path)).config.n_layers == 2
     with pytest.raises(ValueError, match=re.escape(message)):
         convert.from_pretrained(llama_folder(tmp_path, **config))
@@ -419,14 +412,12 @@ def test_llama_folders_that_do_not_hold_what_they_say(
         ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
     ],
 )
-def test_gpt2_folders_that_do_not_hold_what_they_say(
-    config: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_gpt2_folders_that_do_not_hold_what_they_say(config, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):
         convert.from_pretrained(gpt2_folder(tmp_path, **config))
 
 
-def test_the_output_layer_is_what_config_json_says(tmp_path: Path) -> None:
+def test_the_output_layer_is_what_config_json_says(tmp_path):
     """An output layer that equals the embedding may be either; without one it is the embedding."""
     assert convert.from_pretrained(gpt2_folder(tmp_path)).config.tied
     apart = convert.from_pretrained(gpt2_folder(tmp_path, tie_word_embeddings=False))
@@ -443,7 +434,7 @@ def test_the_output_layer_is_what_config_json_says(tmp_path: Path) -> None:
         convert.from_pretrained(tmp_path)
 
 
-def test_nan_in_the_embedding_stays(tmp_path: Path) -> None:
+def test_nan_in_the_embedding_stays(tmp_path):
     state = load_file(gpt2_folder(tmp_path) / "model.safetensors")
     for name in ("lm_head.weight", "transformer.wte.weight"):
         state[name][3] = torch.nan
@@ -452,7 +443,7 @@ def test_nan_in_the_embedding_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_prefixes_of_compiled_and_parallel_models_are_dropped(prefix: str, tmp_path: Path) -> None:
+def test_prefixes_of_compiled_and_parallel_models_are_dropped(prefix, tmp_path):
     state = load_file(llama_folder(tmp_path) / "model.safetensors")
     save_file({prefix + n: x for n, x in state.items()}, tmp_path / "model.safetensors")
     assert torch.equal(
@@ -482,7 +473,7 @@ def sharded(folder: Path, *files: list[str]) -> None:
     index.write_text(json.dumps({"weight_map": places}))
 
 
-def test_only_one_save_counts(tmp_path: Path) -> None:
+def test_only_one_save_counts(tmp_path):
     names = list(load_file(llama_folder(tmp_path) / "model.safetensors"))
     expected = convert.from_pretrained(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
@@ -501,7 +492,7 @@ def test_only_one_save_counts(tmp_path: Path) -> None:
         convert.from_pretrained(tmp_path)
 
 
-def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+def test_files_that_are_not_what_they_should_be(tmp_path):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     for name in ("model.safetensors", "config.json"):
         (llama_folder(tmp_path) / name).write_text(pointer)
@@ -531,7 +522,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         convert.from_pretrained(tmp_path)
 
 
-def test_a_tokenizer_comes_with_its_folder(tmp_path: Path) -> None:
+def test_a_tokenizer_comes_with_its_folder(tmp_path):
     words = bpe_tokenizer("low lower lowest " * 20, 260)
     words.add_special_tokens(["<end>"])
     with pytest.raises(FileNotFoundError, match=r"no .*tokenizer.json: .* save_pretrained"):
@@ -548,7 +539,7 @@ def test_a_tokenizer_comes_with_its_folder(tmp_path: Path) -> None:
         convert.tokenizer(tmp_path)
 
 
-def test_a_difference_in_a_small_feature_is_found() -> None:
+def test_a_difference_in_a_small_feature_is_found():
     theirs = torch_attention(bias=False)
     with torch.no_grad():
         theirs.out_proj.weight[0] *= 1e3
@@ -632,7 +623,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "options", "message"), REFUSED)
-def test_another_function_is_refused(make: Any, options: dict[str, Any], message: str) -> None:
+def test_another_function_is_refused(make, options, message):
     """With the weights that the library draws, in which differences are small."""
     module = make(**options)
     libraries = {"torch": convert.from_torch, "keras": convert.from_keras}
@@ -680,20 +671,20 @@ X_TESTED = {"dim", "dim_head", "dim_context", "heads", "flash", "dropout", "one_
 X_TESTED |= {"kv_heads", "value_dim_head", "zero_init_output"}
 
 
-def test_every_option_is_in_one_of_the_lists() -> None:
+def test_every_option_is_in_one_of_the_lists():
     known = X_REFUSED.keys() | X_WITHOUT_EFFECT.keys() | X_TESTED
     assert set(inspect.signature(Attention).parameters) == known
 
 
 @pytest.mark.parametrize("option", X_REFUSED)
-def test_options_of_x_transformers_that_change_the_function(option: str) -> None:
+def test_options_of_x_transformers_that_change_the_function(option):
     options = {option: X_REFUSED[option], "flash": False} | X_NEEDS.get(option, {})
     with pytest.raises(ValueError, match=f"Attention|size mismatch|{LESS}"):
         convert.from_x_transformers(x_attention(**options))
 
 
 @pytest.mark.parametrize("option", X_WITHOUT_EFFECT)
-def test_options_of_x_transformers_without_effect(option: str) -> None:
+def test_options_of_x_transformers_without_effect(option):
     theirs = x_attention(**{option: X_WITHOUT_EFFECT[option]}).eval()
     ours, x = convert.from_x_transformers(theirs), torch.randn(BATCH, TOKENS, D)
     assert_near(ours(x, causal=theirs.causal), theirs(x), FLOAT32)
@@ -731,7 +722,7 @@ OPTIONS = (
         (convert.to_x_transformers, {"position": EVERYWHERE}, "needs position=None"),
     ],
 )
-def test_our_attentions_that_do_not_fit(back: Any, options: dict[str, Any], message: str) -> None:
+def test_our_attentions_that_do_not_fit(back, options, message):
     with pytest.raises(ValueError, match=message):
         back(MultiHeadAttention(D, HEADS, **options))
 
@@ -751,9 +742,7 @@ def test_our_attentions_that_do_not_fit(back: Any, options: dict[str, Any], mess
         (convert.to_llama, {"vocab_size": 9}, "needs norm='pre', got 'post'"),
     ],
 )
-def test_our_blocks_and_models_that_do_not_fit(
-    back: Any, options: dict[str, Any], message: str
-) -> None:
+def test_our_blocks_and_models_that_do_not_fit(back, options, message):
     model = "vocab_size" in options
     ours = LanguageModel(ModelConfig(**options)) if model else Block(D, HEADS, D, **options)
     with pytest.raises(ValueError, match=message):
@@ -768,13 +757,13 @@ def test_our_blocks_and_models_that_do_not_fit(
         (DecoderBlock(D, HEADS, D), f"{LESS}cross_attention"),
     ],
 )
-def test_what_is_not_berts(ours: Any, message: str) -> None:
+def test_what_is_not_berts(ours, message):
     with pytest.raises(ValueError, match=message):
         convert.to_bert(ours)
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "half_split"])
-def test_either_rotary_layout(layout: Any) -> None:
+def test_either_rotary_layout(layout):
     position = Rotary(layout, ROPE["rope_theta"])
     ours = MultiHeadAttention(16, HEADS, n_kv_heads=2, position=position)
     theirs, x = llama_module("LlamaAttention").eval(), torch.randn(BATCH, TOKENS, 16)
@@ -785,7 +774,7 @@ def test_either_rotary_layout(layout: Any) -> None:
 
 @pytest.mark.parametrize("bias", [False, "qkv", "output"])
 @pytest.mark.parametrize("name", ["torch encoder layer", "BERT attention", "GPT-2 attention"])
-def test_zeros_stand_where_ours_has_no_biases(name: str, bias: Any) -> None:
+def test_zeros_stand_where_ours_has_no_biases(name, bias):
     peer = PARTS[name]
     ours = Block(D, HEADS, 11, bias=bias) if "layer" in name else None
     ours = randomize(ours or MultiHeadAttention(D, HEADS, bias=bias)).eval()
@@ -796,7 +785,7 @@ def test_zeros_stand_where_ours_has_no_biases(name: str, bias: Any) -> None:
     assert_near(peer.run(theirs, None, x), ours(x))
 
 
-def test_lists_of_keras_weights_and_bfloat16() -> None:
+def test_lists_of_keras_weights_and_bfloat16():
     ours = MultiHeadAttention(D, HEADS, bias=True)
     with torch.device("meta"):
         again = convert.from_keras(convert.to_keras(ours))
@@ -812,12 +801,12 @@ OF_A_MODULE = dict.fromkeys(p.there for p in PARTS.values() if p.there is not pe
 
 @pytest.mark.parametrize("there", OF_A_MODULE)  # in one order: two processes collect the tests
 @pytest.mark.usefixtures("without_shape_checks")
-def test_other_classes_are_refused(there: Callable[..., Any]) -> None:
+def test_other_classes_are_refused(there):
     with pytest.raises(TypeError, match=r"expected .* got .*Linear"):
         there(nn.Linear(2, 2))
 
 
-def test_nanogpts_causal_mask_is_not_a_parameter() -> None:
+def test_nanogpts_causal_mask_is_not_a_parameter():
     state = peers.CausalSelfAttention(bias=False).state_dict()
     with_mask = convert.from_nanogpt(state | {"bias": torch.ones(1, 1, 8, 8).tril()}, HEADS)
     assert with_mask.output.bias is None
@@ -825,7 +814,7 @@ def test_nanogpts_causal_mask_is_not_a_parameter() -> None:
         convert.from_nanogpt({"c_proj.weight": state["c_proj.weight"]}, HEADS)
 
 
-def test_far_positions_of_llama_3_are_compared() -> None:
+def test_far_positions_of_llama_3_are_compared():
     sizes = {"head_dim": 16, "hidden_size": 64, "rope_parameters": LLAMA3}
     theirs = llama_module("LlamaForCausalLM", **sizes)
     assert convert.from_llama(theirs).blocks[0].attention.position.scaling.factor == 8
