@@ -20,7 +20,7 @@ from attnbook import (
     padding_mask,
     sinusoidal_positions,
 )
-from strategies import assert_gradients_are_finite_differences, assert_near
+from strategies import assert_near
 from test_blocks import normed
 from test_models import PAIR, assert_learns, configs, every_position, in_parts, model_of, ones
 
@@ -85,17 +85,6 @@ def test_every_combination_of_settings_builds_and_learns_one_step(config, own, p
     changes = {"target_vocab_size": 5 if own else None, "padding_id": 0 if padding else None}
     model = Transformer(dataclasses.replace(config, **changes))
     assert_learns(model, torch.randint(1, 7, (2, 4)), torch.randint(1, 5, (2, 5)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("position", "norm"), [("alibi", "pre"), ("learned", "deepnorm")])
-def test_gradients_of_an_encoder_decoders_loss(position, norm):
-    tiny = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "d_ff": 3}
-    own = {"target_vocab_size": 4, "padding_id": 0, "max_tokens": 3, "position": position}
-    model = Transformer(TransformerConfig(**tiny, **own, norm=norm, activation="gelu"))
-    source, target = torch.tensor([[1, 0], [2, 1]]), torch.tensor([[1, 2, 3], [2, 3, 0]])
-    leaves = model.parameters()
-    assert_gradients_are_finite_differences(lambda: model.loss(source, target), *leaves)
 
 
 # Who sees what

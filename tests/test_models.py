@@ -252,15 +252,24 @@ def assert_learns(model: nn.Module, *batch: Tensor) -> None:
         (LanguageModel, {"position": "learned", "norm": "deepnorm", "window": 2}),
         (Encoder, {"position": "alibi", "norm_kind": "rms", "embedding_norm": True}),
         (Encoder, {"tied": True, "prediction_head": True}),
+        pytest.param(Transformer, {"position": "alibi", "norm": "pre"}, marks=pytest.mark.slow),
+        pytest.param(Transformer, {"norm": "deepnorm"}, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_of_a_loss(model_class, settings):
     tiny = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "d_ff": 3}
-    tiny["max_tokens"] = 3
-    model = model_class(ModelConfig(**tiny, **{"tied": False, "activation": "gelu"} | settings))
-    ids, targets = torch.tensor([[0, 2, 1]]), torch.tensor([[2, -100, 1]])
-    mask, leaves = torch.tensor([False, True, True]), model.parameters()
-    assert_gradients_are_finite_differences(lambda: model.loss(ids, targets, mask), *leaves)
+    settings = tiny | {"max_tokens": 3, "tied": False, "activation": "gelu"} | settings
+    batch = (
+        torch.tensor([[0, 2, 1]]),
+        torch.tensor([[2, -100, 1]]),
+        torch.tensor([False, True, True]),
+    )
+    config = ModelConfig(**settings)
+    if model_class is Transformer:
+        batch = torch.tensor([[1, 0], [2, 1]]), torch.tensor([[1, 2, 3], [2, 3, 0]])
+        config = TransformerConfig(**settings, target_vocab_size=4, padding_id=0)
+    model = model_class(config)
+    assert_gradients_are_finite_differences(lambda: model.loss(*batch), *model.parameters())
 
 
 # Who sees what

@@ -69,7 +69,6 @@ def scripted(page: Page) -> Page:
     return page
 
 
-@pytest.mark.browser
 def test_page_computes_the_same_for_random_numbers_under_every_switch(scripted):
     for seed, on in enumerate(product([False, True], repeat=len(SWITCHES))):
         assert_same(scripted, drawn(seed, **dict(zip(SWITCHES, on, strict=True))))
@@ -132,7 +131,6 @@ def same_look(page: Page, settings: Settings, *, back: bool, lane: int) -> None:
     assert theirs == look(settings, back=back, lane=lane)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("back", [False, True])
 def test_page_draws_the_same(scripted, back):
     for lane in range(3):
@@ -158,7 +156,6 @@ def digits(box: Any, key: str) -> Any:
     return box.locator(f'[data-key="{key}"] .digits')
 
 
-@pytest.mark.browser
 def test_a_cell_that_is_asked_shows_its_sum(box):
     box.locator('[data-key="S,2,1"]').hover()
     expect(box.locator(".bench-line")).to_have_text(
@@ -169,7 +166,6 @@ def test_a_cell_that_is_asked_shows_its_sum(box):
     expect(box.locator(".bench-line")).to_contain_text("0·0 + 1·1 + .79·1 + 0·0 − 1) = .79")
 
 
-@pytest.mark.browser
 def test_a_number_is_changed_with_the_keyboard_and_given_back(box):
     cell = box.locator('[data-key="W_Q,2,1"]')
     box.locator('[data-key="W_Q,0,0"]').focus()
@@ -186,7 +182,6 @@ def test_a_number_is_changed_with_the_keyboard_and_given_back(box):
     expect(digits(box, "A,2,1")).to_have_text(".79")
 
 
-@pytest.mark.browser
 def test_a_computed_number_is_pinned_by_dragging(box):
     cell = box.locator('[data-key="Q,2,1"]')
     place = cell.bounding_box()
@@ -200,7 +195,6 @@ def test_a_computed_number_is_pinned_by_dragging(box):
     expect(digits(box, "A,2,1")).to_have_text(".33")
 
 
-@pytest.mark.browser
 def test_an_edge_is_cut_and_the_answer_is_gone(box):
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
     box.locator('[data-key="A,2,1"]').drag_to(box.locator('[data-key="A,1,0"]'))
@@ -212,7 +206,6 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box):
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
 
 
-@pytest.mark.browser
 def test_every_switch_ends_in_a_claim(box):
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
@@ -237,7 +230,6 @@ def test_every_switch_ends_in_a_claim(box):
         expect(item).to_be_hidden()
 
 
-@pytest.mark.browser
 def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(page, site):
     page.goto(site + "chapters/02_positions.html")
     expect(page.locator(".bench")).to_have_attribute("data-live", "")
@@ -251,7 +243,6 @@ def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(page, s
     expect(item).to_contain_text(f"“down”: {before:.0f} % → {after:.0f} %.")
 
 
-@pytest.mark.browser
 def test_a_matrix_that_a_switch_replaces_is_not_changed(box):
     box.page.locator('.bench button[name="same"]').click()
     box.locator('[data-key="W_K,0,0"]').focus()
@@ -261,7 +252,6 @@ def test_a_matrix_that_a_switch_replaces_is_not_changed(box):
     expect(digits(box, "W_K,0,0")).to_have_text("0")
 
 
-@pytest.mark.browser
 def test_backward_shows_gradients_in_the_same_cells(box):
     box.page.locator('.bench button[name="back"]').click()
     expect(digits(box, "W_O,1,3")).to_have_text("−.36")
@@ -271,7 +261,6 @@ def test_backward_shows_gradients_in_the_same_cells(box):
     expect(box.locator(".bench-line")).to_contain_text("the loss falls .36 times as much")
 
 
-@pytest.mark.browser
 def test_play_shows_one_stage_after_the_other(box):
     box.get_by_role("button", name="Play").click()
     expect(box.locator(".bench-line")).to_contain_text("picks its row")
@@ -281,7 +270,6 @@ def test_play_shows_one_stage_after_the_other(box):
     assert box.locator(".later").count() == 0
 
 
-@pytest.mark.browser
 def test_a_narrow_page_shows_one_stage(box):
     box.page.set_viewport_size({"width": 390, "height": 844})
     expect(box.locator("output")).to_have_text("rows")
@@ -292,7 +280,6 @@ def test_a_narrow_page_shows_one_stage(box):
     expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 579")
 
 
-@pytest.mark.browser
 def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter):
     chapter.set_viewport_size({"width": 720, "height": 900})
     chapter.emulate_media(media="print")
@@ -302,7 +289,6 @@ def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter):
     assert box["height"] >= box["width"] * 579 / 1340 - 1
 
 
-@pytest.mark.browser
 def test_no_digit_is_smaller_than_eleven_pixels(box):
     for width in (360, 390, 768, 1024, 1100, 1280, 1600):
         box.page.set_viewport_size({"width": width, "height": 800})
@@ -314,7 +300,6 @@ def test_no_digit_is_smaller_than_eleven_pixels(box):
         assert scale * min(sizes) >= 10.9, width
 
 
-@pytest.mark.browser
 def test_without_scripts_the_default_state_is_there(window, site):
     page = window(site + "intro.html", java_script_enabled=False)
     expect(page.locator('[data-key="share,2,3"]')).to_have_text("89 %")
@@ -334,7 +319,6 @@ def chapter(page: Page, site: str) -> Page:
     return page
 
 
-@pytest.mark.browser
 def test_the_stage_follows_what_is_read(chapter):
     stage = chapter.locator(".bench output")
     expect(stage).to_have_text("rows")
@@ -351,7 +335,6 @@ def test_the_stage_follows_what_is_read(chapter):
         assert chapter.locator(".bench-picture").bounding_box()["y"] > 0
 
 
-@pytest.mark.browser
 def test_every_prediction_is_answered_by_the_bench(chapter):
     answer = chapter.locator('.bench [data-key="share,2,3"]')
     for question in chapter.locator(".predict").all():
@@ -363,7 +346,6 @@ def test_every_prediction_is_answered_by_the_bench(chapter):
         assert question.locator("[data-correct]").count() == 1
 
 
-@pytest.mark.browser
 def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter):
     chapter.locator('.bench [data-key="V,2,2"]').hover()
     assert "V = X @ W_V" in chapter.locator("pre .is-asked").all_inner_texts()
@@ -372,7 +354,6 @@ def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter):
     assert chapter.locator('.bench [data-matrix="Q"] .lit').count() == 12
 
 
-@pytest.mark.browser
 def test_a_tap_takes_the_nearest_cell(window, site):
     page = window(site + "intro.html", width=390, has_touch=True)
     page.locator(".bench[data-live]").wait_for()

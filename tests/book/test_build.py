@@ -105,69 +105,63 @@ def edit(path: str, old: str, new: str) -> None:
     Path(path).write_text(text.replace(old, new))
 
 
-def test_build_executes_what_was_never_executed_and_then_nothing(book, executed, executed_anew):
+def test_build_executes_what_was_never_executed_and_then_nothing(executed, executed_anew):
     assert executed == ["01_one", "02_two"]
     assert executed_anew() == []
-
-
-def test_clone_of_committed_files_executes_nothing(book, executed_anew):
-    shutil.rmtree("_build")
+    shutil.rmtree("_build")  # as in a clone of the committed files
     assert executed_anew() == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("# A chapter", "# Another title"), ("print(6 * 7)", "print(6 * 7)  # a comment")],
-)
-def test_changed_prose_or_comment_executes_nothing_and_keeps_outputs(old, new, executed_anew):
-    before = outputs(Path("chapters/01_one.ipynb"))
-    edit("chapters/01_one.ipynb", old, new)
-    assert executed_anew() == []
-    assert outputs(Path("chapters/01_one.ipynb")) == before
+ONE, TWO, MODULE = "chapters/01_one.ipynb", "chapters/02_two.ipynb", "src/attnbook/module.py"
+BY_IMPORT = (TWO, "print('two')", "from attnbook import another")
+BY_READING = (TWO, "print('two')", "open('measured.json')")
+# One edit after the other: of which file, what for what, which chapters it executes, and why.
+EDITS = {
+    "prose": [((ONE, "# A chapter", "# Another title"), [], "")],
+    "comment": [((ONE, "print(6 * 7)", "print(6 * 7)  # a comment"), [], "")],
+    "code": [((TWO, "print('two')", "print('three')"), ["02_two"], "02_two: its code changed")],
+    "module that a chapter reaches": [
+        (BY_IMPORT, ["02_two"], "02_two: its code changed"),
+        ((MODULE, "x = 1", '"""Words."""\n\nx = (1)  # the same'), [], ""),
+        ((MODULE, "(1)", "2"), ["02_two"], "02_two: attnbook.module changed"),
+    ],
+    "version": [
+        (("requirements.txt", "nbval==0.11.0", "nbval==0.12.0"), [], ""),
+        (
+            ("requirements.txt", "numpy==2.0.0", "numpy==2.1.0"),
+            *(["01_one", "02_two"], "01_one: numpy changed"),
+        ),
+    ],
+    "file that a chapter reads": [
+        (BY_READING, ["02_two"], ""),
+        (("chapters/measured.json", "1", "2"), ["02_two"], ""),
+    ],
+}
 
 
-def test_changed_code_executes_its_chapter_only(executed_anew, capsys):
-    edit("chapters/02_two.ipynb", "print('two')", "print('three')")
-    assert executed_anew() == ["02_two"]
-    assert "02_two: its code changed\n" in capsys.readouterr().out
-    assert executed_anew() == []
-
-
-def test_changed_module_executes_the_chapters_that_reach_it_and_says_so(executed_anew, capsys):
-    edit("chapters/02_two.ipynb", "print('two')", "from attnbook import another")
-    assert executed_anew() == ["02_two"]
-    capsys.readouterr()
-    edit("src/attnbook/module.py", "x = 1", '"""Words."""\n\nx = (1)  # the same')
-    assert executed_anew() == []
-    edit("src/attnbook/module.py", "(1)", "2")
-    assert executed_anew() == ["02_two"]
-    assert "02_two: attnbook.module changed\n" in capsys.readouterr().out
-
-
-def test_changed_version_of_what_computes_executes_everything(executed_anew, capsys):
-    edit("requirements.txt", "nbval==0.11.0", "nbval==0.12.0")
-    assert executed_anew() == []
-    edit("requirements.txt", "numpy==2.0.0", "numpy==2.1.0")
-    assert executed_anew() == ["01_one", "02_two"]
-    assert "01_one: numpy changed\n" in capsys.readouterr().out
-
-
-def test_changed_file_that_a_chapter_reads_executes_it(executed_anew):
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
+def test_a_change_executes_the_chapters_that_it_reaches_and_keeps_outputs(
+    edits, executed_anew, capsys
+):
     Path("chapters/measured.json").write_text("1")
-    edit("chapters/02_two.ipynb", "print('two')", "open('measured.json')")
-    assert executed_anew() == ["02_two"]
-    Path("chapters/measured.json").write_text("2")
-    assert executed_anew() == ["02_two"]
+    before = outputs(Path(ONE))
+    for change, chapters, reason in edits:
+        edit(*change)
+        capsys.readouterr()
+        assert executed_anew() == chapters
+        assert reason in capsys.readouterr().out
+        assert executed_anew() == []
+    assert outputs(Path(ONE)) == before
 
 
 def test_changed_comment_in_a_listing_executes_its_chapter(executed_anew, capsys):
-    notebook = nbformat.read("chapters/01_one.ipynb", 4)
+    notebook = nbformat.read(ONE, 4)
     shown = {build.LISTING_KEY: ["attnbook.module:f"]}
     notebook.cells[1].outputs = [new_output("display_data", metadata=shown)]
-    nbformat.write(notebook, "chapters/01_one.ipynb")
-    Path("src/attnbook/module.py").write_text("def f():\n    return 1  # one\n")
+    nbformat.write(notebook, ONE)
+    Path(MODULE).write_text("def f():\n    return 1  # one\n")
     assert executed_anew() == ["01_one"]
-    edit("src/attnbook/module.py", "# one", "# it is one")
+    edit(MODULE, "# one", "# it is one")
     assert executed_anew() == ["01_one"]
     assert "01_one: the listing of attnbook.module:f changed\n" in capsys.readouterr().out
 
@@ -509,26 +503,18 @@ def built_whole(book, monkeypatch) -> list[bool]:
     return calls
 
 
-def test_second_rendering_builds_only_what_changed(built_whole):
+@pytest.mark.parametrize("changed", ["chapters/01_one.ipynb", "chapters/api/page.md"])
+def test_second_rendering_builds_only_what_changed(changed, built_whole):
+    Path("chapters/api").mkdir()
+    Path("chapters/api/page.md").write_text("# Page\n\nText.")
     build.main(["html"])
     Path("_build/html/page.html").touch()
     build.main(["html"])
     assert built_whole == [True]
-    edit("chapters/01_one.ipynb", "Text.", "Other text.")
+    edit(changed, "Text.", "Other text.")
     build.main(["html"])
     assert built_whole == [True, False]
     assert Path("_build/html/page.html").exists()
-
-
-def test_changed_page_in_a_folder_is_built_again(built_whole):
-    page = Path("chapters/api/page.md")
-    page.parent.mkdir()
-    page.write_text("# Page\n")
-    build.main(["html"])
-    build.main(["html"])
-    page.write_text("# Page\n\nText.\n")
-    build.main(["html"])
-    assert built_whole == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -554,13 +540,10 @@ def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_
     assert not Path("_build/html/removed.html").exists()
 
 
-@pytest.mark.parametrize("kind", ["md", "ipynb"])
-def test_changed_title_builds_everything(kind, built_whole):
+@pytest.mark.parametrize("page", [("intro.md", "# The book"), (TWO, "# A chapter")])
+def test_changed_title_builds_everything(page, built_whole):
     build.main(["html"])
-    if kind == "md":
-        Path("intro.md").write_text("# The same book\n")
-    else:
-        write_chapter("02_two", "print('two')", prose="# Another chapter\n\nText.")
+    edit(*page, "# Another title")
     build.main(["html"])
     assert built_whole == [True, True]
 

@@ -93,7 +93,6 @@ def test_links_to_claims_lead_from_the_page_to_the_chapter(title, name):
         assert link["data-card"]
 
 
-@pytest.mark.browser
 @each_title
 def test_one_chapter_can_be_chosen_and_a_link_shows_all(page, site, title):
     page.goto(site + PAGES[title])
@@ -108,7 +107,6 @@ def test_one_chapter_can_be_chosen_and_a_link_shows_all(page, site, title):
     expect(choice).to_have_value("")
 
 
-@pytest.mark.browser
 @each_title
 def test_without_a_script_all_is_there_and_opens(window, site, title):
     page = window(site + PAGES[title], java_script_enabled=False)
@@ -120,7 +118,6 @@ def test_without_a_script_all_is_there_and_opens(window, site, title):
     expect(inside).to_be_visible()
 
 
-@pytest.mark.browser
 @each_title
 def test_all_is_printed(page, site, title):
     page.goto(site + PAGES[title])
@@ -131,7 +128,6 @@ def test_all_is_printed(page, site, title):
     assert all(folds.evaluate_all(seen))
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 @each_title
 def test_open_pages_are_accessible_and_fit(window, site, title, theme, width):

@@ -110,7 +110,6 @@ def page(request, window):
     return window(width=width, has_touch=touch)
 
 
-@pytest.mark.browser
 def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.goto(CHAPTER.as_uri())
     link = page.locator("p a.claim-link[href^='#claim']:visible").last
@@ -128,7 +127,6 @@ def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.wait_for_function("y => Math.abs(scrollY - y) < 400", arg=before)
 
 
-@pytest.mark.browser
 def test_card_opens_on_focus_and_escape_closes_it(page):
     page.goto(CHAPTER.as_uri())
     page.locator("section section p a.claim-link").first.focus()
@@ -139,7 +137,6 @@ def test_card_opens_on_focus_and_escape_closes_it(page):
     assert not card.is_visible()
 
 
-@pytest.mark.browser
 def test_first_tap_opens_the_card(window):
     page = window(CHAPTER.as_uri(), width=390, has_touch=True)
     page.locator("section section p a.claim-link").first.tap()
@@ -149,7 +146,6 @@ def test_first_tap_opens_the_card(window):
     page.wait_for_url("**#claim-*")
 
 
-@pytest.mark.browser
 def test_switch_opens_all_and_is_remembered(page):
     page.goto(CHAPTER.as_uri())
     assert page.locator("details.evidence[open]").count() == 0
@@ -159,7 +155,6 @@ def test_switch_opens_all_and_is_remembered(page):
     expect(page.locator(f"{SHOWN}:not([open])")).to_have_count(0)
 
 
-@pytest.mark.browser
 def test_lines_open_without_a_script(window):
     page = window(CHAPTER.as_uri(), java_script_enabled=False)
     mark = page.locator("details.evidence:has(details.claim:not([open]))").first
@@ -169,7 +164,6 @@ def test_lines_open_without_a_script(window):
     assert claim.locator(".claim-card").is_visible()
 
 
-@pytest.mark.browser
 def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
     page.goto(CHAPTER.as_uri())
     wide = page.viewport_size["width"] > 400
@@ -179,7 +173,6 @@ def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
         assert (box["x"] >= text["x"] + text["width"] - 1) == wide
 
 
-@pytest.mark.browser
 def test_ledger_is_filtered(page):
     page.goto((HTML / "chapters" / "claims.html").as_uri())
     page.locator(".ledger-filter input").fill("aw-not-stored")
@@ -187,7 +180,6 @@ def test_ledger_is_filtered(page):
     assert "1 of" in page.locator(".ledger-filter output").inner_text()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
 def test_open_pages_are_accessible_and_fit(window, theme, width):
     page = window(CHAPTER.as_uri(), color_scheme=theme, width=width)
@@ -196,7 +188,6 @@ def test_open_pages_are_accessible_and_fit(window, theme, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.browser
 def test_ledger_is_sorted_by_a_column(window):
     page = window((HTML / "chapters" / "claims.html").as_uri())
     table = page.locator("table.claims-ledger").nth(1)

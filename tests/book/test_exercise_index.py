@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from built import CHAPTERS, parsed, prose
 from playwright.sync_api import expect
 
@@ -22,7 +21,6 @@ def test_every_exercise_is_named_once_with_kind_level_and_minutes():
         assert 1 <= int(minutes) <= 60
 
 
-@pytest.mark.browser
 def test_lists_leave_what_is_chosen(page, site):
     page.goto(f"{site}chapters/exercises.html")
     rows = page.locator("tr[data-kind]:visible")

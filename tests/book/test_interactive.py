@@ -159,7 +159,6 @@ def test_texts_with_numbers_round_a_half_away_from_zero():
     )
 
 
-@pytest.mark.browser
 def test_the_script_computes_what_attnbook_computes(box, name, figure):
     for settings in ({}, *figure.examples):
         numbers = figure.numbers(**settings)
@@ -175,7 +174,6 @@ def test_the_script_computes_what_attnbook_computes(box, name, figure):
         assert wrong == {}, settings
 
 
-@pytest.mark.browser
 def test_the_script_draws_what_python_draws(box, figure):
     assert_same_drawing(box, figure, {})
     own = {control.name for control in figure.controls}
@@ -188,7 +186,6 @@ def test_the_script_draws_what_python_draws(box, figure):
             )
 
 
-@pytest.mark.browser
 def test_the_script_draws_the_same_from_disk(page, name, figure):
     box = open_figure(page, f"{HTML.as_uri()}/", name)
     own = {control.name for control in figure.controls}
@@ -197,7 +194,6 @@ def test_the_script_draws_the_same_from_disk(page, name, figure):
     assert_same_drawing(box, figure, settings)
 
 
-@pytest.mark.browser
 def test_a_figure_works_by_keyboard_alone(box, figure):
     page = box.page
     for control in figure.controls:
@@ -218,7 +214,6 @@ def test_a_figure_works_by_keyboard_alone(box, figure):
         assert len(said) >= 3
 
 
-@pytest.mark.browser
 def test_what_is_dragged_moves_its_sliders(window, site, name, figure):
     if not figure.handles:
         pytest.skip("nothing to drag")
@@ -246,7 +241,6 @@ def test_what_is_dragged_moves_its_sliders(window, site, name, figure):
         expect(slider).not_to_have_value(before)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
 def test_a_figure_is_clean_and_fits(window, site, name, theme, width):
     page = window(color_scheme=theme, width=width, reduced_motion="reduce")
@@ -256,7 +250,6 @@ def test_a_figure_is_clean_and_fits(window, site, name, theme, width):
     assert box.evaluate("box => box.scrollWidth <= box.clientWidth + 1")
 
 
-@pytest.mark.browser
 def test_without_scripts_the_figure_tells_its_story(window, site, name, figure):
     page = window(f"{site}chapters/{figures()[name][0]}.html", java_script_enabled=False)
     box = page.locator(f'[data-figure="{name}"]')
@@ -266,7 +259,6 @@ def test_without_scripts_the_figure_tells_its_story(window, site, name, figure):
     assert box.locator(".numbers tr").count() == len(figure.table)
 
 
-@pytest.mark.browser
 def test_only_pages_with_a_figure_load_its_scripts(page, site):
     asked = []
     page.on("request", lambda request: asked.append(request.url))

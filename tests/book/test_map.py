@@ -159,7 +159,6 @@ def test_the_drawing_is_described_and_each_box_is_a_named_link(size):
     )
 
 
-@pytest.mark.browser
 def test_the_map_says_a_part_and_turns_round(page, site):
     page.goto(f"{site}chapters/notation.html")
     map_ = page.locator(".attention-map")
@@ -179,7 +178,6 @@ def test_the_map_says_a_part_and_turns_round(page, site):
     assert violations(page, ".attention-map") == []
 
 
-@pytest.mark.browser
 def test_a_tap_chooses_and_a_second_follows(window, site):
     page = window(f"{site}chapters/notation.html", width=390, has_touch=True)
     box = page.locator(".attention-map a.part.softmax:visible")

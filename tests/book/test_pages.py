@@ -9,8 +9,6 @@ import pytest
 from built import CHAPTERS, HTML, NUMBERED, PAGES, WRITTEN, parsed, violations
 from playwright.sync_api import Browser, BrowserContext, Page, Response
 
-pytestmark = pytest.mark.browser
-
 SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a

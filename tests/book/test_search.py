@@ -13,8 +13,6 @@ from built import HTML, violations
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-pytestmark = pytest.mark.browser
-
 INDEX = HTML / "search" / "index.js"
 QUESTIONS = "chapters/questions.html"
 # What readers type, and where the answer is: one of these words is in the address of a result.

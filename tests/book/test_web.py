@@ -113,7 +113,6 @@ def rgb(colour: str) -> NDArray[np.float64]:
     return np.array(re.findall(r"\d+", colour)[:3], float) / 255
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_hovered_links_and_comments_are_read_easily(window, site, theme):
     page = window(site + CHAPTER, color_scheme=theme)
@@ -158,7 +157,6 @@ FOCUS = """() => {
 }"""
 
 
-@pytest.mark.browser
 def test_focus_is_seen_on_every_button(page, site):
     page.goto(site + CHAPTER)
     page.keyboard.press("Tab")
@@ -169,7 +167,6 @@ def test_focus_is_seen_on_every_button(page, site):
     assert [each for each in found if each[1] in ("none", "hidden") or each[2] < 2] == []
 
 
-@pytest.mark.browser
 def test_theme_button_says_its_state(page, site):
     page.goto(site + CHAPTER)
     states = ["automatic", "dark", "light", "automatic"]
@@ -180,14 +177,12 @@ def test_theme_button_says_its_state(page, site):
             button.click()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, "chapters/implementations.html", "search.html"])
 def test_names_say_what_is_seen(page, site, name):
     page.goto(site + name)
     assert violations(page, runOnly=["label-content-name-mismatch"]) == []
 
 
-@pytest.mark.browser
 def test_menu_of_downloads_works_by_keyboard(page, site):
     page.goto(site + CHAPTER)
     menu = page.locator("details.menu")
@@ -220,7 +215,6 @@ PRINTED = """() => {
 }"""
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, "chapters/api/models.html"])
 def test_print_is_light_and_holds_all_but_what_is_folded(window, site, name):
     page = window(site + name, color_scheme="dark", width=700, height=900)
@@ -234,14 +228,12 @@ def test_print_is_light_and_holds_all_but_what_is_folded(window, site, name):
         expect(more).to_be_visible()
 
 
-@pytest.mark.browser
 def test_long_contents_reach_the_end_of_the_window(window, site):
     page = window(site + CHAPTER, height=300)
     box = page.locator(".bd-sidebar-secondary").bounding_box()
     assert box["y"] + box["height"] == 300
 
 
-@pytest.mark.browser
 def test_contents_mark_the_section_that_a_link_leads_to(page, site):
     page.goto(site + CHAPTER)
     for link in page.locator(".bd-toc-nav > ul > li > ul > li > a").all()[:4]:
@@ -251,7 +243,6 @@ def test_contents_mark_the_section_that_a_link_leads_to(page, site):
         page.locator(f".bd-toc-nav a[href='{anchor}'].active[aria-current]").wait_for()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, *(page for page in WRITTEN if "/api/" in page)])
 def test_page_fits_in_320_pixels(window, site, name):
     page = window(site + name, width=320)

@@ -280,8 +280,7 @@ DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
 )
 def test_folders_that_are_refused(make, options, message, tmp_path):
     make(**options).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, message)
 
 
 def small(kind: str, **options: Any) -> Any:
@@ -344,77 +343,79 @@ def gpt2_folder(folder: Path, **config: Any) -> Path:
     return folder
 
 
+def assert_refused(folder: Path | str, message: str, error: type[Exception] = ValueError) -> None:
+    with pytest.raises(error, match=message):
+        convert.from_pretrained(folder)
+
+
 LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"num_hidden_layers": 8}, "num_hidden_layers=8, the files hold 2"),
-        ({"vocab_size": 32000}, "vocab_size=32000, the files hold 50"),
-        ({"hidden_size": 32}, "hidden_size=32, the files hold 16"),
-        ({"intermediate_size": 64}, "intermediate_size=64, the files hold 11"),
-        ({"num_key_value_heads": 2}, "num_key_value_heads=2, the files hold 1"),
-        ({"head_dim": 4}, "head_dim=4, the files hold 8"),
-        ({"attention_bias": True}, "attention_bias=True, the files hold False"),
-        ({"mlp_bias": True}, "mlp_bias=True, the files hold False"),
-        ({"tie_word_embeddings": True}, "=True, the files hold an output layer of its own"),
-        ({"num_attention_heads": 0}, "num_attention_heads must be a positive number, got 0"),
-        ({"num_attention_heads": None}, "the configuration has no num_attention_heads"),
-        ({"num_attention_heads": 2.0}, "num_attention_heads must be a whole number, got 2.0"),
-        ({"num_key_value_heads": 0}, "num_key_value_heads=0, the files hold 1"),
-        ({"head_dim": 0}, "head_dim=0, the files hold 8"),
-        ({"rms_norm_eps": -1e-6}, "rms_norm_eps must be a positive number, got -1e-06"),
-        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps must be a positive number, got '1e-6'"),
-        ({"max_position_embeddings": -1}, "max_position_embeddings must be a positive number"),
-        ({"attention_dropout": 1.5}, "attention_dropout must be a probability below 1, got 1.5"),
-        ({"rope_theta": 0}, "rope_theta must be a positive number, got 0"),
-        ({"rope_theta": math.inf}, "rope_theta must be a positive number, got inf"),
-        ({"rope_scaling": "linear"}, "rope_scaling must be options by name, got 'linear'"),
-        ({"rope_scaling": {"type": "linear"}}, "has rope_type='linear' without factor"),
-        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor must be a positive number"),
-        ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
-        (
-            {"rope_scaling": LINEAR_ROPE, "rope_parameters": LINEAR_ROPE | {"factor": 2.0}},
-            "has rope_parameters.factor=2.0 and rope_scaling.factor=4.0",
-        ),
-        (
-            {"rope_scaling": LINEAR_ROPE | {"type": "dynamic"}},
-            "has rope_scaling.rope_type='linear' and rope_scaling.type='dynamic'",
-        ),
-        (
-            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
-            "has rope_theta=10000.0 and rope_parameters.rope_theta=500000.0",
-        ),
-        (
-            {"rope_parameters": {"partial_rotary_factor": 0.5}},
-            "has partial_rotary_factor=0.5, ours has 1.0 only",
-        ),
-        ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "hidden_act='gelu'"),
-        ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
-    ],
-)
-def test_llama_folders_that_do_not_hold_what_they_say(config, message, tmp_path):
-    assert convert.from_pretrained(llama_folder(tmp_path)).config.n_layers == 2
-    with pytest.raises(ValueError, match=re.escape(message)):
-        convert.from_pretrained(llama_folder(tmp_path, **config))
+LLAMA_DIFFERS = [
+    ({"num_hidden_layers": 8}, "num_hidden_layers=8, the files hold 2"),
+    ({"vocab_size": 32000}, "vocab_size=32000, the files hold 50"),
+    ({"hidden_size": 32}, "hidden_size=32, the files hold 16"),
+    ({"intermediate_size": 64}, "intermediate_size=64, the files hold 11"),
+    ({"num_key_value_heads": 2}, "num_key_value_heads=2, the files hold 1"),
+    ({"head_dim": 4}, "head_dim=4, the files hold 8"),
+    ({"attention_bias": True}, "attention_bias=True, the files hold False"),
+    ({"mlp_bias": True}, "mlp_bias=True, the files hold False"),
+    ({"tie_word_embeddings": True}, "=True, the files hold an output layer of its own"),
+    ({"num_attention_heads": 0}, "num_attention_heads must be a positive number, got 0"),
+    ({"num_attention_heads": None}, "the configuration has no num_attention_heads"),
+    ({"num_attention_heads": 2.0}, "num_attention_heads must be a whole number, got 2.0"),
+    ({"num_key_value_heads": 0}, "num_key_value_heads=0, the files hold 1"),
+    ({"head_dim": 0}, "head_dim=0, the files hold 8"),
+    ({"rms_norm_eps": -1e-6}, "rms_norm_eps must be a positive number, got -1e-06"),
+    ({"rms_norm_eps": "1e-6"}, "rms_norm_eps must be a positive number, got '1e-6'"),
+    ({"max_position_embeddings": -1}, "max_position_embeddings must be a positive number"),
+    ({"attention_dropout": 1.5}, "attention_dropout must be a probability below 1, got 1.5"),
+    ({"rope_theta": 0}, "rope_theta must be a positive number, got 0"),
+    ({"rope_theta": math.inf}, "rope_theta must be a positive number, got inf"),
+    ({"rope_scaling": "linear"}, "rope_scaling must be options by name, got 'linear'"),
+    ({"rope_scaling": {"type": "linear"}}, "has rope_type='linear' without factor"),
+    ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor must be a positive number"),
+    ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
+    (
+        {"rope_scaling": LINEAR_ROPE, "rope_parameters": LINEAR_ROPE | {"factor": 2.0}},
+        "has rope_parameters.factor=2.0 and rope_scaling.factor=4.0",
+    ),
+    (
+        {"rope_scaling": LINEAR_ROPE | {"type": "dynamic"}},
+        "has rope_scaling.rope_type='linear' and rope_scaling.type='dynamic'",
+    ),
+    (
+        {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
+        "has rope_theta=10000.0 and rope_parameters.rope_theta=500000.0",
+    ),
+    (
+        {"rope_parameters": {"partial_rotary_factor": 0.5}},
+        "has partial_rotary_factor=0.5, ours has 1.0 only",
+    ),
+    ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "hidden_act='gelu'"),
+    ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
+]
+GPT2_DIFFERS = [
+    ({"n_layer": 12}, "n_layer=12, the files hold 2"),
+    ({"n_embd": 768}, "n_embd=768, the files hold 16"),
+    ({"n_inner": 32}, "n_inner=32, the files hold 64"),
+    ({"n_positions": 1024}, "n_positions=1024, the files hold 24"),
+    ({"vocab_size": 50257}, "vocab_size=50257, the files hold 50"),
+    ({"n_head": None}, "the configuration has no n_head"),
+    ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
+]
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("folder", "config", "message"),
     [
-        ({"n_layer": 12}, "n_layer=12, the files hold 2"),
-        ({"n_embd": 768}, "n_embd=768, the files hold 16"),
-        ({"n_inner": 32}, "n_inner=32, the files hold 64"),
-        ({"n_positions": 1024}, "n_positions=1024, the files hold 24"),
-        ({"vocab_size": 50257}, "vocab_size=50257, the files hold 50"),
-        ({"n_head": None}, "the configuration has no n_head"),
-        ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
+        *((llama_folder, *differs) for differs in LLAMA_DIFFERS),
+        *((gpt2_folder, *differs) for differs in GPT2_DIFFERS),
     ],
 )
-def test_gpt2_folders_that_do_not_hold_what_they_say(config, message, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        convert.from_pretrained(gpt2_folder(tmp_path, **config))
+def test_folders_that_do_not_hold_what_they_say(folder, config, message, tmp_path):
+    assert convert.from_pretrained(folder(tmp_path)).config.n_layers == 2
+    assert_refused(folder(tmp_path, **config), re.escape(message))
 
 
 def test_the_output_layer_is_what_config_json_says(tmp_path):
@@ -425,13 +426,12 @@ def test_the_output_layer_is_what_config_json_says(tmp_path):
     assert torch.equal(apart.output.weight, apart.embedding.weight)
     assert convert.from_pretrained(llama_folder(tmp_path, tied=True)).config.tied
     for said in (False, None):  # None: Llama's default
-        with pytest.raises(ValueError, match="=False, the files hold no output layer"):
-            convert.from_pretrained(llama_folder(tmp_path, tied=True, tie_word_embeddings=said))
+        folder = llama_folder(tmp_path, tied=True, tie_word_embeddings=said)
+        assert_refused(folder, "=False, the files hold no output layer")
     state = load_file(gpt2_folder(tmp_path) / "model.safetensors")
     state["lm_head.weight"] = state["lm_head.weight"] + 1e-3
     save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="the files hold an output layer of its own"):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, "the files hold an output layer of its own")
 
 
 def test_nan_in_the_embedding_stays(tmp_path):
@@ -482,44 +482,30 @@ def test_only_one_save_counts(tmp_path):
     save_file({names[0]: torch.zeros(2)}, stale)  # of another save, which no index names
     assert_equal_states(convert.from_pretrained(tmp_path), expected)
     (tmp_path / "model.safetensors").write_bytes(whole)
-    with pytest.raises(ValueError, match=r"two saves, model.safetensors and model.safe.*index"):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, r"two saves, model.safetensors and model.safe.*index")
     (tmp_path / "model.safetensors").unlink()
     stale.rename(tmp_path / "model-00002-of-00002.safetensors")
-    with pytest.raises(
-        ValueError, match=r"model-00002-of-00002.*index.json differ in .* and \d+ more"
-    ):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, r"model-00002-of-00002.*index.json differ in .* and \d+ more")
 
 
 def test_files_that_are_not_what_they_should_be(tmp_path):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     for name in ("model.safetensors", "config.json"):
         (llama_folder(tmp_path) / name).write_text(pointer)
-        with pytest.raises(ValueError, match=f"{name} is a pointer of git-lfs: run `git lfs pull`"):
-            convert.from_pretrained(tmp_path)
+        assert_refused(tmp_path, f"{name} is a pointer of git-lfs: run `git lfs pull`")
     for name, text in {"model.safetensors": "12", "config.json": "{"}.items():
         (llama_folder(tmp_path) / name).write_text(text)
-        with pytest.raises(ValueError, match=f"{name} is not"):
-            convert.from_pretrained(tmp_path)
+        assert_refused(tmp_path, f"{name} is not")
     (llama_folder(tmp_path) / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config.json must hold options by name, got a list"):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, r"config.json must hold options by name, got a list")
     whole = llama_folder(tmp_path) / "model.safetensors"
     whole.rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"no .*model.safetensors; .* is a pickle"):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, r"no .*model.safetensors; .* is a pickle", FileNotFoundError)
     for missing in ("openai-community/gpt2", "https://huggingface.co/gpt2", tmp_path / "x"):
-        with pytest.raises(
-            FileNotFoundError, match=r"there is no folder .*: nothing is downloaded"
-        ):
-            convert.from_pretrained(missing)
+        assert_refused(missing, r"no folder .*: nothing is downloaded", FileNotFoundError)
     state = convert.to_llama(MultiHeadAttention(16, 2, position=Rotary()))
     save_file({f"model.layers.0.self_attn.{n}": x for n, x in state.items()}, whole)
-    with pytest.raises(
-        ValueError, match=r"the files hold no embedding.weight and no blocks.0.feed"
-    ):
-        convert.from_pretrained(tmp_path)
+    assert_refused(tmp_path, r"the files hold no embedding.weight and no blocks.0.feed")
 
 
 def test_a_tokenizer_comes_with_its_folder(tmp_path):

@@ -29,29 +29,17 @@ def gpt2(implementation: str) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config)
 
 
+SIZES = {"vocab_size": VOCAB, "hidden_size": D_MODEL, "num_hidden_layers": N_LAYERS}
+SIZES |= {"num_attention_heads": N_HEADS, "intermediate_size": 32}
+
+
 def bert(implementation: str) -> BertModel:
-    config = BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=D_MODEL,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=32,
-        attn_implementation=implementation,
-    )
-    return BertModel(config)
+    return BertModel(BertConfig(**SIZES, attn_implementation=implementation))
 
 
 def llama(implementation: str) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=D_MODEL,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        num_key_value_heads=2,
-        intermediate_size=32,
-        attn_implementation=implementation,
-    )
-    return LlamaForCausalLM(config)
+    own = {"num_key_value_heads": 2, "attn_implementation": implementation}
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **own))
 
 
 MODELS = {"GPT-2": gpt2, "BERT": bert, "Llama": llama}
