@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attnbook import TokenEmbedding
-from strategies import assert_gradients_are_finite_differences
+from strategies import assert_gradients_are_finite_differences, assert_near
 
 
 @given(
@@ -17,13 +17,17 @@ from strategies import assert_gradients_are_finite_differences
     d_model=st.integers(1, 9),
     scaled=st.booleans(),
 )
-def test_look_up_is_one_hot_times_weight_times_factor(shape, vocab_size, d_model, scaled):
+def test_look_up_is_one_hot_times_weight_times_factor_and_output_its_transpose(
+    shape, vocab_size, d_model, scaled
+):
     embedding = TokenEmbedding(vocab_size, d_model, scaled=scaled)
     ids = torch.randint(vocab_size, shape)
     one_hot = F.one_hot(ids, vocab_size).double()
     factor = math.sqrt(d_model) if scaled else 1.0
     assert embedding.factor == factor
     assert torch.equal(embedding(ids), one_hot @ embedding.weight * factor)
+    logits = embedding.logits(one_hot @ embedding.weight)  # without the factor
+    assert_near(logits, one_hot @ embedding.weight @ embedding.weight.T)
 
 
 def test_token_embedding_is_torchs_own_embedding():
@@ -36,12 +40,7 @@ def test_token_embedding_is_torchs_own_embedding():
     ids = torch.tensor([[1, 6], [0, 1]])
     assert torch.equal(embedding(ids), 2 * theirs(ids))
     assert str(embedding) == "TokenEmbedding(7, 4, factor=2)"
-
-
-def test_factor_is_one_by_default():
-    embedding = TokenEmbedding(5, 9)
-    assert embedding.factor == 1
-    assert torch.equal(embedding(torch.arange(5)), embedding.weight)
+    assert TokenEmbedding(5, 9).factor == 1
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -55,11 +54,6 @@ def test_gradients_equal_finite_differences(scaled):
     assert_gradients_are_finite_differences(  # tied: the sum of both uses
         lambda: embedding.logits(embedding(ids).tanh()), embedding.weight
     )
-
-
-def test_output_layer_is_the_transpose_without_the_factor():
-    embedding, hidden = TokenEmbedding(7, 4, scaled=True), torch.randn(2, 3, 4)
-    torch.testing.assert_close(embedding.logits(hidden), hidden @ embedding.weight.T)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
