@@ -119,17 +119,17 @@ BY_READING = (TWO, "print('two')", "open('measured.json')")
 EDITS = {
     "prose": [((ONE, "# A chapter", "# Another title"), [], "")],
     "comment": [((ONE, "print(6 * 7)", "print(6 * 7)  # a comment"), [], "")],
-    "code": [((TWO, "print('two')", "print('three')"), ["02_two"], "02_two: its code changed")],
+    "code": [((TWO, "print('two')", "print('three')"), ["02_two"], "02_two: its code changed\n")],
     "module that a chapter reaches": [
-        (BY_IMPORT, ["02_two"], "02_two: its code changed"),
+        (BY_IMPORT, ["02_two"], ""),
         ((MODULE, "x = 1", '"""Words."""\n\nx = (1)  # the same'), [], ""),
-        ((MODULE, "(1)", "2"), ["02_two"], "02_two: attnbook.module changed"),
+        ((MODULE, "(1)", "2"), ["02_two"], "02_two: attnbook.module changed\n"),
     ],
     "version": [
         (("requirements.txt", "nbval==0.11.0", "nbval==0.12.0"), [], ""),
         (
             ("requirements.txt", "numpy==2.0.0", "numpy==2.1.0"),
-            *(["01_one", "02_two"], "01_one: numpy changed"),
+            *(["01_one", "02_two"], "01_one: numpy changed\n"),
         ),
     ],
     "file that a chapter reads": [
