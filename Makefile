@@ -31,7 +31,7 @@ html: .venv/installed  ## build the HTML from the committed outputs, executing n
 
 test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
 	@$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest -q tests chapters -n 2 --dist loadfile \
+	$(BIN)/python -m pytest -q tests chapters -n logical --maxprocesses 4 --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600
 
 quick: check  ## what to run after each edit, a minute: style, types, unit tests with few examples

@@ -29,10 +29,12 @@ hypothesis.settings.load_profile(os.environ.get("ATTNBOOK_TESTS", "all"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of each test's cases, ``make quick`` tries one in five, of the doctor's one in 113.
 
-    Primes, so that it meets each value where cases combine several.
+    Primes, so that it meets each value where cases combine several. What opens a page is marked.
     """
     cases: Counter[str] = Counter()
     for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
         name = item.nodeid.partition("[")[0]
         if cases[name] % (113 if "tests/doctor/" in name else 5):
             item.add_marker(pytest.mark.slow)

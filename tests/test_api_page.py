@@ -13,7 +13,7 @@ REFERENCE = Path(__file__).parents[1] / "chapters" / "api"
 PAGES = [REFERENCE / f"{name}.md" for name in ("index", "probes", "backprop", "training", "doctor")]
 
 
-def test_page_names_what_is_imported_from_the_top() -> None:
+def test_page_names_what_is_imported_from_the_top():
     sentence = re.search(
         r"imported from the top, .*?: (.*?)\. All else", PAGES[0].read_text("utf-8")
     )
@@ -22,7 +22,7 @@ def test_page_names_what_is_imported_from_the_top() -> None:
 
 
 @pytest.mark.slow
-def test_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_run(tmp_path, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.chdir(tmp_path)
     with_recipes = {path for path in REFERENCE.glob("*.md") if "```python" in path.read_text()}

@@ -1,8 +1,6 @@
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jaxtyping
 import pytest
@@ -56,7 +54,7 @@ LINEARS = ["query", "key", "value", "output"]
 paths = st.sampled_from(["fused", "explicit"])
 
 
-def test_shapes_in_the_types_are_checked_here() -> None:
+def test_shapes_in_the_types_are_checked_here():
     with pytest.raises(jaxtyping.TypeCheckError):
         attention_logits(torch.zeros(5, 4), torch.zeros(7, 3))
 
@@ -65,7 +63,7 @@ def test_shapes_in_the_types_are_checked_here() -> None:
 
 
 @given(leading=st.lists(sizes, max_size=2), scale=st.sampled_from([None, 1.0, 0.3, -3.0]))
-def test_logits_are_scaled_dot_products(leading: list[int], scale: float | None) -> None:
+def test_logits_are_scaled_dot_products(leading, scale):
     query, key = torch.randn(*leading, 3, 16), torch.randn(*leading, 4, 16)
     logits = attention_logits(query, key, scale=scale)
     factor = 1 / 4 if scale is None else scale
@@ -75,9 +73,7 @@ def test_logits_are_scaled_dot_products(leading: list[int], scale: float | None)
 
 
 @given(seed=seeds, leading=st.lists(sizes, max_size=2), keys=sizes, dtype=dtypes, data=st.data())
-def test_weights_are_the_softmax_over_the_allowed_keys(
-    seed: int, leading: list[int], keys: int, dtype: torch.dtype, data: st.DataObject
-) -> None:
+def test_weights_are_the_softmax_over_the_allowed_keys(seed, leading, keys, dtype, data):
     torch.manual_seed(seed)
     logits, mask = torch.randn(*leading, 3, keys, dtype=dtype), None
     if data.draw(st.booleans()):
@@ -93,7 +89,7 @@ def test_weights_are_the_softmax_over_the_allowed_keys(
 
 
 @in_every_dtype
-def test_weights_stay_finite_whatever_the_logits(dtype: torch.dtype) -> None:
+def test_weights_stay_finite_whatever_the_logits(dtype):
     smallest, some = torch.full((1, 3), torch.finfo(dtype).min, dtype=dtype), torch.arange(3) != 1
     assert attention_weights(smallest, some).tolist() == [[0.5, 0, 0.5]]
     huge = torch.tensor([[6e4, 0.0, -6e4], [-6e4, 6e4, 0.0]], dtype=dtype)
@@ -129,7 +125,7 @@ def by_definition(call: Call) -> tuple[Tensor, Tensor]:
 
 
 @given(calls(), dtypes)
-def test_both_paths_equal_the_definition(call: Call, dtype: torch.dtype) -> None:
+def test_both_paths_equal_the_definition(call, dtype):
     call = call.to(dtype)
     output, weights = by_definition(call.to(torch.float64))
     options = {"causal": call.causal, "scale": call.scale, "bias": call.bias}
@@ -142,7 +138,7 @@ def test_both_paths_equal_the_definition(call: Call, dtype: torch.dtype) -> None
 
 
 @given(calls(), dtypes)
-def test_gradients_of_both_paths_equal_the_exact_ones(call: Call, dtype: torch.dtype) -> None:
+def test_gradients_of_both_paths_equal_the_exact_ones(call, dtype):
     call = call.to(dtype)
     exact = call.to(torch.float64)
     for tensor in (*call.tensors, *exact.tensors):
@@ -157,7 +153,7 @@ def test_gradients_of_both_paths_equal_the_exact_ones(call: Call, dtype: torch.d
 
 @pytest.mark.parametrize("extra", ["nothing", "mask", "bias", "both", "causal"])
 @on_both_paths
-def test_gradients_of_the_function_equal_finite_differences(path: str, extra: str) -> None:
+def test_gradients_of_the_function_equal_finite_differences(path, extra):
     shapes = (1, 4, 2, 2), (1, 2, 3, 2), (1, 2, 3, 1), (4, 2, 3)
     tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
     mask = torch.tensor([[1, 0, 1], [0, 0, 0]]).bool() if extra in ("mask", "both") else None
@@ -170,9 +166,7 @@ def test_gradients_of_the_function_equal_finite_differences(path: str, extra: st
 @pytest.mark.parametrize("causal", [False, True])
 @on_both_paths
 @given(data=st.data(), dtype=dtypes)
-def test_forbidden_keys_change_nothing_to_the_last_bit(
-    path: str, causal: bool, data: st.DataObject, dtype: torch.dtype
-) -> None:
+def test_forbidden_keys_change_nothing_to_the_last_bit(path, causal, data, dtype):
     call = data.draw(calls(causal=causal)).to(dtype)
     t = data.draw(st.integers(0, call.key.shape[-2] - 1))
     sees = call.allowed()[..., t]
@@ -196,7 +190,7 @@ def test_forbidden_keys_change_nothing_to_the_last_bit(
 
 
 @on_both_paths
-def test_no_keys_give_zeros_and_no_queries_give_nothing(path: str) -> None:
+def test_no_keys_give_zeros_and_no_queries_give_nothing(path):
     some, none = torch.randn(2, 3, 4), torch.randn(2, 0, 4)
     assert torch.equal(attend(path, some, none, none), torch.zeros(2, 3, 4))
     assert attend(path, none, some, some).shape == (2, 0, 4)
@@ -211,9 +205,7 @@ def test_no_keys_give_zeros_and_no_queries_give_nothing(path: str) -> None:
 @on_both_paths
 @in_every_dtype
 @on_every_device
-def test_empty_rows_give_zeros_and_zero_gradients(
-    path: str, extra: str, leading: tuple[int, ...], group: int, dtype: torch.dtype, device: str
-) -> None:
+def test_empty_rows_give_zeros_and_zero_gradients(path, extra, leading, group, dtype, device):
     heads = (*leading[:-1], leading[-1] * group) if leading else ()
     keys, options = (7 if extra == "more keys" else 5), {"dtype": dtype, "device": device}
     tensors = [torch.randn(*heads, 5, 8, **options)]
@@ -251,9 +243,7 @@ def test_empty_rows_give_zeros_and_zero_gradients(
 @pytest.mark.parametrize("leading", [(), (1, 2)])
 @on_both_paths
 @in_every_dtype
-def test_mask_without_any_true_gives_zeros(
-    path: str, leading: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_mask_without_any_true_gives_zeros(path, leading, dtype):
     tensors = torch.randn(3, *leading, 3, 8, dtype=dtype).requires_grad_()
     shapes = [(), (1,), (3,), (3, 3), (*leading, 3, 3), *([(2, 1, 1)] if leading else [])]
     for shape, bias in itertools.product(shapes, (None, torch.randn(3, 3, dtype=dtype))):
@@ -262,14 +252,14 @@ def test_mask_without_any_true_gives_zeros(
         assert not torch.autograd.grad(output.sum(), tensors)[0].any()
 
 
-def test_bias_of_each_head_is_left_to_the_fused_kernel() -> None:
+def test_bias_of_each_head_is_left_to_the_fused_kernel():
     tensors, bias = torch.randn(3, 1, 2, 4, 8), torch.randn(2, 4, 4)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # another would have to refuse
         output = attend("fused", *tensors, bias=bias)
     assert_near(output, attend("explicit", *tensors, bias=bias))
 
 
-def test_causal_attention_is_left_to_the_kernels_own_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_causal_attention_is_left_to_the_kernels_own_mask(monkeypatch):
     def refuse(*sizes: int, **options: object) -> Tensor:
         raise AssertionError(f"a mask of {sizes}")
 
@@ -281,7 +271,7 @@ def test_causal_attention_is_left_to_the_kernels_own_mask(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("scale", [0.3, 0.0, -0.3])
 @pytest.mark.parametrize("n_queries", [1, 2, 5])
-def test_causal_paths_agree_for_every_scale(n_queries: int, scale: float) -> None:
+def test_causal_paths_agree_for_every_scale(n_queries, scale):
     x = torch.randn(1, 2, 5, 4)  # of 4 dimensions: a kernel of its own
     tensors, options = (x[:, :, :n_queries], x, x), {"causal": True, "scale": scale}
     assert_near(attend("fused", *tensors, **options), attend("explicit", *tensors, **options))
@@ -289,9 +279,7 @@ def test_causal_paths_agree_for_every_scale(n_queries: int, scale: float) -> Non
 
 @pytest.mark.parametrize(("asks", "asked", "scale"), [(40, 40, None), (3000, 1e-3, 100.0)])
 @on_both_paths
-def test_float16_does_not_overflow_in_either_order(
-    path: str, asks: float, asked: float, scale: float | None
-) -> None:
+def test_float16_does_not_overflow_in_either_order(path, asks, asked, scale):
     query, key = (torch.full((1, 1, 3, 64), x, dtype=torch.float16) for x in (asks, asked))
     value = torch.randn(1, 1, 3, 64, dtype=torch.float16)
     mean = value.float().mean(dim=-2, keepdim=True).expand(1, 1, 3, 64)
@@ -300,7 +288,7 @@ def test_float16_does_not_overflow_in_either_order(
 
 @pytest.mark.parametrize("n_kv_heads", [2, 1])
 @pytest.mark.parametrize("masked", [False, True])
-def test_dropout_drops_weights_and_scales_up_the_rest(masked: bool, n_kv_heads: int) -> None:
+def test_dropout_drops_weights_and_scales_up_the_rest(masked, n_kv_heads):
     query, key = torch.randn(2, 100, 4), torch.randn(n_kv_heads, 100, 4)
     mask, value = torch.arange(100) < 90 if masked else None, torch.ones(n_kv_heads, 100, 1)
     tensors, options = (query, key, value, mask), {"dropout": 0.25}
@@ -317,7 +305,7 @@ def test_dropout_drops_weights_and_scales_up_the_rest(masked: bool, n_kv_heads: 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @on_both_paths
-def test_vmap_over_calls_equals_a_loop(path: str) -> None:
+def test_vmap_over_calls_equals_a_loop(path):
     tensors = torch.randn(3, 6, 2, 4, 5, 8)
     masks = torch.rand(6, 5, 5) < 0.7
     mapped = torch.vmap(lambda *args: attend(path, *args))(*tensors, masks)
@@ -381,9 +369,7 @@ def needs_causal(position: Position | None) -> bool:
 
 
 @given(module=modules(), batch=st.integers(1, 3), tokens=st.integers(0, 5), data=st.data())
-def test_self_attention_equals_a_loop_over_the_heads(
-    module: MultiHeadAttention, batch: int, tokens: int, data: st.DataObject
-) -> None:
+def test_self_attention_equals_a_loop_over_the_heads(module, batch, tokens, data):
     module, exact = rounded(module, data.draw(dtypes))
     x, full = tokens_for(module, batch, tokens), [batch, module.n_heads, tokens, tokens]
     causal = needs_causal(module.position) or data.draw(st.booleans())
@@ -409,9 +395,7 @@ def test_self_attention_equals_a_loop_over_the_heads(
 
 @with_every_position
 @on_both_paths
-def test_bias_of_a_call_is_added_to_that_of_the_position(
-    path: str, position: Position | None
-) -> None:
+def test_bias_of_a_call_is_added_to_that_of_the_position(path, position):
     module = MultiHeadAttention(8, 4, n_kv_heads=2, d_head=4, position=position)
     x, bias = torch.randn(2, 5, 8), torch.randn(2, 4, 5, 5)
     expected, _ = head_by_head(module, x, x, causal_mask(5), bias, torch.arange(5))
@@ -424,9 +408,7 @@ def test_bias_of_a_call_is_added_to_that_of_the_position(
     more=st.integers(-3, 3),
     data=st.data(),
 )
-def test_cross_attention_equals_a_loop_over_the_heads(
-    module: MultiHeadAttention, queries: int, more: int, data: st.DataObject
-) -> None:
+def test_cross_attention_equals_a_loop_over_the_heads(module, queries, more, data):
     keys = max(0, queries + more)
     module, exact = rounded(module, data.draw(dtypes))
     x, memory = tokens_for(module, 2, queries), memory_for(module, 2, keys)
@@ -444,9 +426,7 @@ def test_cross_attention_equals_a_loop_over_the_heads(
 @pytest.mark.parametrize(
     ("position", "cross"), [*((position, False) for position in POSITIONS), (None, True)]
 )
-def test_gradients_of_the_module_equal_finite_differences(
-    position: Position | None, cross: bool
-) -> None:
+def test_gradients_of_the_module_equal_finite_differences(position, cross):
     path = "explicit" if position == Rotary() else "fused"  # the function's tests have both
     options = {"n_kv_heads": 2, "d_head": 4, "d_value": 1, "bias": True, "position": position}
     module = with_random_biases(MultiHeadAttention(3, 4, **options))
@@ -461,7 +441,7 @@ def test_gradients_of_the_module_equal_finite_differences(
 
 @pytest.mark.parametrize("position", POSITIONS)
 @on_both_paths
-def test_padded_sequences_equal_each_alone(path: str, position: Position | None) -> None:
+def test_padded_sequences_equal_each_alone(path, position):
     module, lengths = MultiHeadAttention(8, 2, position=position), [2, 5, 3]
     sequences = [torch.randn(1, n, 8) for n in lengths]
     for left in (True, False):
@@ -479,9 +459,7 @@ def test_padded_sequences_equal_each_alone(path: str, position: Position | None)
 
 @on_both_paths
 @in_every_dtype
-def test_token_that_may_attend_to_nothing_gets_the_output_bias(
-    path: str, dtype: torch.dtype
-) -> None:
+def test_token_that_may_attend_to_nothing_gets_the_output_bias(path, dtype):
     module = with_random_biases(MultiHeadAttention(8, 4, n_kv_heads=2, bias=True)).to(dtype)
     x = torch.randn(2, 3, 8, dtype=dtype, requires_grad=True)
     mask = torch.ones(2, 1, 3, 3, dtype=torch.bool)
@@ -494,7 +472,7 @@ def test_token_that_may_attend_to_nothing_gets_the_output_bias(
     assert not x.grad[1].any()
 
 
-def test_sizes_are_those_of_the_table() -> None:
+def test_sizes_are_those_of_the_table():
     def shapes(module: MultiHeadAttention) -> list[tuple[int, ...]]:
         return [tuple(module.get_submodule(name).weight.shape) for name in LINEARS]
 
@@ -509,7 +487,7 @@ def test_sizes_are_those_of_the_table() -> None:
     assert shapes(MultiHeadAttention(12, 4, d_head=5)) == [(20, 12)] * 3 + [(12, 20)]
 
 
-def test_print_shows_what_no_part_shows() -> None:
+def test_print_shows_what_no_part_shows():
     module = MultiHeadAttention(12, 4, n_kv_heads=2, dropout=0.1, position=ALiBi())
     shown = "n_heads=4, n_kv_heads=2, dropout=0.1, position=ALiBi(bidirectional=False)"
     assert str(module).splitlines()[1].strip() == shown
@@ -525,9 +503,7 @@ def test_print_shows_what_no_part_shows() -> None:
         ({"bias": "output"}, LINEARS[3:]),
     ],
 )
-def test_matrices_start_as_glorot_and_biases_as_zeros(
-    options: dict[str, Any], which: list[str]
-) -> None:
+def test_matrices_start_as_glorot_and_biases_as_zeros(options, which):
     sizes = {"n_kv_heads": 5, "d_head": 30, "d_value": 20, "d_memory": 50}
     module = MultiHeadAttention(100, 10, **sizes, **options)
     assert [n for n in LINEARS if module.get_submodule(n).bias is not None] == which
@@ -539,7 +515,7 @@ def test_matrices_start_as_glorot_and_biases_as_zeros(
 
 
 @on_both_paths
-def test_module_drops_weights_in_training_only(path: str) -> None:
+def test_module_drops_weights_in_training_only(path):
     module, x = MultiHeadAttention(12, 3, dropout=0.5), torch.randn(2, 6, 12)
     assert not torch.equal(run(path, module, x), run(path, module, x))
     _, weights = module(x, return_weights=True)
@@ -551,7 +527,7 @@ def test_module_drops_weights_in_training_only(path: str) -> None:
 
 @with_every_position
 @on_every_device
-def test_outputs_are_where_the_inputs_are(position: Position | None, device: str) -> None:
+def test_outputs_are_where_the_inputs_are(position, device):
     for where in (device, "meta"):
         module = MultiHeadAttention(8, 2, position=position).to(where)
         x = torch.randn(2, 3, 8, device=where)
@@ -563,7 +539,7 @@ def test_outputs_are_where_the_inputs_are(position: Position | None, device: str
 
 @with_every_position
 @on_both_paths
-def test_module_under_autocast_is_near(path: str, position: Position | None) -> None:
+def test_module_under_autocast_is_near(path, position):
     module, x = MultiHeadAttention(8, 2, position=position).float(), torch.randn(1, 6, 8).float()
     bias = torch.randn(2, 6, 6).float()
     bias[0, 2] = -math.inf
@@ -576,7 +552,7 @@ def test_module_under_autocast_is_near(path: str, position: Position | None) -> 
     assert_near(steps.float(), expected, 0.1)
 
 
-def test_projection_may_be_any_module() -> None:
+def test_projection_may_be_any_module():
     module, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
     expected = module(x)
     for name in LINEARS:
@@ -619,16 +595,7 @@ def step_by_step(
     dtype=dtypes,
     path=paths,
 )
-def test_cache_equals_full_pass(
-    path: str,
-    module: MultiHeadAttention,
-    chunks: list[int],
-    batch: int,
-    free: int,
-    kinds: tuple[str, str, str],
-    seed: int,
-    dtype: torch.dtype,
-) -> None:
+def test_cache_equals_full_pass(path, module, chunks, batch, free, kinds, seed, dtype):
     torch.manual_seed(seed)
     tokens = sum(chunks)
     x = tokens_for(module.to(dtype), batch, tokens)
@@ -652,7 +619,7 @@ def test_cache_equals_full_pass(
     assert_rounded(allocated, expected)
 
 
-def test_gradients_through_a_cache_equal_those_without() -> None:
+def test_gradients_through_a_cache_equal_those_without():
     module = MultiHeadAttention(8, 4, n_kv_heads=2, position=Rotary(fraction=1.0))
     x = torch.randn(2, 5, 8, requires_grad=True)
     inputs, direction = (x, *module.parameters()), torch.randn(2, 5, 8)
@@ -664,14 +631,14 @@ def test_gradients_through_a_cache_equal_those_without() -> None:
 
 
 @pytest.mark.parametrize("position", [p for p in POSITIONS if not needs_causal(p)])
-def test_without_a_causal_mask_new_tokens_see_each_other(position: Position | None) -> None:
+def test_without_a_causal_mask_new_tokens_see_each_other(position):
     module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache()
     x = torch.randn(2, 5, 8)
     module(x[:, :2], cache=cache)
     assert_near(module(x[:, 2:], cache=cache), module(x)[:, 2:])
 
 
-def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads() -> None:
+def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads():
     module = MultiHeadAttention(16, 4, n_kv_heads=2, d_value=3, position=Rotary())
     cache, x = KeyValueCache(), torch.randn(2, 6, 16)
     module(x[:, :4], cache=cache)
@@ -685,7 +652,7 @@ either_cache = pytest.mark.parametrize("max_tokens", [None, 5, 7])
 
 
 @either_cache
-def test_cache_appends_cuts_and_reorders(max_tokens: int | None) -> None:
+def test_cache_appends_cuts_and_reorders(max_tokens):
     cache, key, value = KeyValueCache(max_tokens), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     cache.cut(0)
     cache.cut(2)
@@ -716,7 +683,7 @@ def test_cache_appends_cuts_and_reorders(max_tokens: int | None) -> None:
     assert torch.equal(cache.value, value[:1])
 
 
-def test_memory_is_allocated_once_and_is_the_formula() -> None:
+def test_memory_is_allocated_once_and_is_the_formula():
     module, cache = MultiHeadAttention(32, 4, n_kv_heads=2, position=Rotary()), KeyValueCache(9)
     module, x, places = module.float(), torch.randn(3, 9, 32, dtype=torch.float32), set()
     with torch.no_grad():
@@ -735,14 +702,14 @@ def test_memory_is_allocated_once_and_is_the_formula() -> None:
     ("batch", "new", "message"),
     [(2, 3, "takes 2 more tokens of 2 sequences, got 3 of 2"), (1, 1, "got 1 of 1")],
 )
-def test_what_has_no_memory_is_refused(batch: int, new: int, message: str) -> None:
+def test_what_has_no_memory_is_refused(batch, new, message):
     cache = KeyValueCache(5)
     cache.append(torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4))
     with pytest.raises(ValueError, match=message):
         cache.append(torch.randn(batch, 1, new, 4), torch.randn(batch, 1, new, 4))
 
 
-def test_backward_through_memory_that_was_written_over_is_an_error() -> None:
+def test_backward_through_memory_that_was_written_over_is_an_error():
     module, cache = MultiHeadAttention(8, 2), KeyValueCache(2)
     x = torch.randn(1, 2, 8)
     steps = [module(x[:, t : t + 1], causal=True, cache=cache) for t in range(2)]
@@ -752,9 +719,7 @@ def test_backward_through_memory_that_was_written_over_is_an_error() -> None:
 
 @either_cache
 @with_every_position
-def test_attention_goes_on_after_a_cut_and_a_new_order(
-    position: Position | None, max_tokens: int | None
-) -> None:
+def test_attention_goes_on_after_a_cut_and_a_new_order(position, max_tokens):
     module, cache = MultiHeadAttention(8, 2, position=position), KeyValueCache(max_tokens)
     x, order = torch.randn(3, 5, 8), torch.tensor([2, 0, 0, 1])
     module(x, causal=True, cache=cache)
@@ -772,9 +737,7 @@ def test_attention_goes_on_after_a_cut_and_a_new_order(
     seed=seeds,
     path=paths,
 )
-def test_keys_of_a_memory_are_computed_once(
-    path: str, module: MultiHeadAttention, chunks: list[int], keys: int, seed: int
-) -> None:
+def test_keys_of_a_memory_are_computed_once(path, module, chunks, keys, seed):
     torch.manual_seed(seed)
     cache, runs = KeyValueCache(), []
     for linear in (module.key, module.value):
@@ -826,8 +789,6 @@ X = torch.zeros(1, 3, 8, dtype=torch.float64)
     ],
 )
 @on_both_paths
-def test_refusal_says_what_was_given_and_expected(
-    path: str, call: Callable[[str], Any], error: type[Exception], message: str
-) -> None:
+def test_refusal_says_what_was_given_and_expected(path, call, error, message):
     with pytest.raises(error, match=message):
         call(path)

@@ -17,7 +17,6 @@ from attnbook import (
     Rotary,
     padding_mask,
 )
-from attnbook.blocks import Activation, NormKind, NormPosition
 from strategies import assert_gradients_are_finite_differences, assert_near
 
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,9 +50,7 @@ def normed(x: Tensor, norm: nn.Module, eps: float) -> Tensor:
 
 @every_activation
 @pytest.mark.parametrize("bias", [True, False])
-def test_feed_forward_is_its_formula_for_each_token_alone(
-    activation: Activation, bias: bool
-) -> None:
+def test_feed_forward_is_its_formula_for_each_token_alone(activation, bias):
     network = with_random_vectors(FeedForward(4, 9, activation=activation, bias=bias))
     x = 2 * torch.randn(2, 3, 4)
     y = network(x)
@@ -75,7 +72,7 @@ def test_feed_forward_is_its_formula_for_each_token_alone(
 @every_norm
 @every_kind
 @pytest.mark.parametrize("bias", [True, False])
-def test_residual_is_its_formula(norm: NormPosition, kind: NormKind, bias: bool) -> None:
+def test_residual_is_its_formula(norm, kind, bias):
     scale = 2.5 if norm == "post" else 1.0
     options = {"norm": norm, "norm_kind": kind, "scale": scale, "eps": 0.1, "bias": bias}
     residual = with_random_vectors(Residual(3, **options))
@@ -95,9 +92,7 @@ def test_residual_is_its_formula(norm: NormPosition, kind: NormKind, bias: bool)
 @every_norm
 @every_kind
 @either_block
-def test_block_is_its_parts_one_after_the_other(
-    block_class: type[Block], kind: NormKind, norm: NormPosition
-) -> None:
+def test_block_is_its_parts_one_after_the_other(block_class, kind, norm):
     decoder = block_class is DecoderBlock
     options = {"norm": norm, "norm_kind": kind, "position": Rotary()}
     options |= {"d_memory": 7} if decoder else {}
@@ -126,9 +121,7 @@ def test_block_is_its_parts_one_after_the_other(
 
 @every_norm
 @either_block
-def test_gradients_of_a_block_are_those_of_finite_differences(
-    block_class: type[Block], norm: NormPosition
-) -> None:
+def test_gradients_of_a_block_are_those_of_finite_differences(block_class, norm):
     position = ALiBi() if block_class is DecoderBlock else Rotary()
     options = {"norm": norm, "position": position, "n_kv_heads": 1, "bias": True}
     options |= {"activation": "swiglu"} if norm == "pre" else {}
@@ -143,7 +136,7 @@ def test_gradients_of_a_block_are_those_of_finite_differences(
 
 
 @either_block
-def test_block_hands_its_settings_on(block_class: type[Block]) -> None:
+def test_block_hands_its_settings_on(block_class):
     settings = {"norm": "post", "n_kv_heads": 2, "d_head": 6, "position": Rotary(), "bias": "qkv"}
     settings |= {"activation": "gelu", "residual_scale": 2.0, "norm_eps": 0.1, "dropout": 0.25}
     block = block_class(16, 4, 20, **settings)
@@ -163,7 +156,7 @@ def test_block_hands_its_settings_on(block_class: type[Block]) -> None:
 @pytest.mark.parametrize(
     ("setting", "part"), [("feed_forward_bias", "feed_forward."), ("norm_bias", ".norm.")]
 )
-def test_biases_are_left_out_where_asked(setting: str, part: str, block_class: type[Block]) -> None:
+def test_biases_are_left_out_where_asked(setting, part, block_class):
     def biases(**options: bool) -> set[str]:
         names = (
             name for name, _ in block_class(12, 3, 20, bias=True, **options).named_parameters()
@@ -182,7 +175,7 @@ DROPOUTS += ["cross_attention", "cross_attention_residual"]
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("acting", DROPOUTS)
-def test_each_dropout_acts_in_training_only(acting: str, norm: NormPosition) -> None:
+def test_each_dropout_acts_in_training_only(acting, norm):
     block = DecoderBlock(12, 3, 20, norm=norm, dropout=0.5)
     x, memory = torch.randn(2, 6, 12), torch.randn(2, 5, 12)
     for name in DROPOUTS:
@@ -193,7 +186,7 @@ def test_each_dropout_acts_in_training_only(acting: str, norm: NormPosition) -> 
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_inner_dropout_comes_after_the_activation(activation: Activation) -> None:
+def test_inner_dropout_comes_after_the_activation(activation):
     network = FeedForward(12, 12, activation=activation, dropout=0.25)
     nn.init.eye_(network.inner.weight)
     nn.init.eye_(network.outer.weight)
@@ -205,18 +198,18 @@ def test_inner_dropout_comes_after_the_activation(activation: Activation) -> Non
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_dropout_acts_on_what_is_added_and_not_on_the_stream(norm: NormPosition) -> None:
+def test_dropout_acts_on_what_is_added_and_not_on_the_stream(norm):
     residual, x = Residual(12, norm=norm, dropout=1.0), torch.randn(2, 6, 12)
     assert torch.equal(residual(x, torch.exp), residual.norm(x) if norm == "post" else x)
 
 
-def test_print_shows_what_no_part_shows() -> None:
+def test_print_shows_what_no_part_shows():
     shown = str(Block(12, 3, 20, norm="pre", activation="gelu", dropout=0.25))
     assert "activation='gelu', dropout=0.25" in shown
     assert shown.count("'pre', scale=1, dropout=0.25") == 2
 
 
-def test_decoder_block_step_by_step_is_the_whole_under_its_masks() -> None:
+def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
     block, cache = DecoderBlock(12, 3, 20, d_memory=7, position=Rotary()), DecoderCache()
     x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 7)
     masks = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 1, 0, 1]]).bool()[:, None, None]
@@ -246,9 +239,7 @@ def test_decoder_block_step_by_step_is_the_whole_under_its_masks() -> None:
         (lambda: DecoderBlock(12, 5, 20), "5 heads for 12", "n_heads must divide d_model"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    make: Callable[[], nn.Module], given: str, expected: str
-) -> None:
+def test_settings_that_cannot_be_are_refused(make, given, expected):
     with pytest.raises(ValueError, match=given) as caught:
         make()
     assert expected in str(caught.value)
@@ -260,9 +251,7 @@ def test_settings_that_cannot_be_are_refused(
     "sublayer",
     [lambda y: y[:, :1], lambda y: y.mean(-1, keepdim=True), lambda y: y[0], lambda y: y[None]],
 )
-def test_what_would_only_broadcast_is_not_added(
-    sublayer: Callable[[Tensor], Tensor], norm: NormPosition
-) -> None:
+def test_what_would_only_broadcast_is_not_added(sublayer, norm):
     x = torch.randn(2, 5, 4)
     with pytest.raises(ValueError, match=r"keep the shape \(2, 5, 4\)") as caught:
         Residual(4, norm=norm)(x, sublayer)

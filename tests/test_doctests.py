@@ -21,7 +21,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_docstring_example_runs(name: str) -> None:
+def test_every_docstring_example_runs(name):
     torch.set_default_dtype(torch.float32)  # what a reader has
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
@@ -32,7 +32,7 @@ def test_every_docstring_example_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_everything_public_has_an_example_and_a_source(name: str) -> None:
+def test_everything_public_has_an_example_and_a_source(name):
     text = inspect.getdoc(PUBLIC[name])
     assert ">>> " in text
     assert "Source: " in text or name == "Table"

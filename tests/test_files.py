@@ -89,9 +89,7 @@ def in_distributed_checkpoint(model: Model, folder: Path) -> Model:
         (Transformer, PAIR),
     ],
 )
-def test_model_comes_back_as_it_was(
-    model_class: type[Model], config: ModelConfig, again: Callable, tmp_path: Path
-) -> None:
+def test_model_comes_back_as_it_was(model_class, config, again, tmp_path):
     model = model_class(config)
     copied = again(model, tmp_path)
     assert copied.config == model.config
@@ -100,7 +98,7 @@ def test_model_comes_back_as_it_was(
     assert all(parameter.requires_grad for parameter in copied.parameters())
 
 
-def test_every_setting_is_in_the_file(tmp_path: Path) -> None:
+def test_every_setting_is_in_the_file(tmp_path):
     config = TransformerConfig(
         *(7, 12, 3, 1, 20, 9, "deepnorm", False, "unit", False, 0.25, 1, "rotary", 50.0, 0.5),
         *(RotaryScaling(2.0, 4, 1.5, 3.5), "gelu", "qkv", False, False, "rms", 1e-3, True, 8),
@@ -115,7 +113,7 @@ def test_every_setting_is_in_the_file(tmp_path: Path) -> None:
     assert in_file(Encoder(one), tmp_path).config == one
 
 
-def test_loaded_model_is_in_evaluation_mode_and_its_dropouts_are_kept(tmp_path: Path) -> None:
+def test_loaded_model_is_in_evaluation_mode_and_its_dropouts_are_kept(tmp_path):
     model = LanguageModel(dataclasses.replace(CONFIG, dropout=0.5))
     model.blocks[0].attention.dropout = 0.25
     model.dropout = 0.0
@@ -131,9 +129,7 @@ def test_loaded_model_is_in_evaluation_mode_and_its_dropouts_are_kept(tmp_path: 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("config", [CONFIG, PLAIN], ids=["learned", "sinusoidal"])
-def test_every_tensor_keeps_its_type_and_is_loaded_to_the_cpu(
-    config: ModelConfig, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_every_tensor_keeps_its_type_and_is_loaded_to_the_cpu(config, dtype, tmp_path):
     model = LanguageModel(config).to(dtype)
     nn.init.normal_(model.blocks[0].attention_residual.norm.float().weight)
     mixed = dict(model.state_dict())
@@ -148,7 +144,7 @@ def test_every_tensor_keeps_its_type_and_is_loaded_to_the_cpu(
     assert torch.equal(loaded.input(IDS), model.input(IDS))
 
 
-def test_tables_of_positions_keep_their_type(tmp_path: Path) -> None:
+def test_tables_of_positions_keep_their_type(tmp_path):
     model = Transformer(PAIR)
     model.embedding.bfloat16()
     model.target_positions.float()
@@ -157,7 +153,7 @@ def test_tables_of_positions_keep_their_type(tmp_path: Path) -> None:
     assert types == (torch.float64, torch.float32)
 
 
-def test_compiled_parts_are_saved_as_what_they_are(tmp_path: Path) -> None:
+def test_compiled_parts_are_saved_as_what_they_are(tmp_path):
     model = LanguageModel(CONFIG)
     expected = output(model)
     model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
@@ -166,7 +162,7 @@ def test_compiled_parts_are_saved_as_what_they_are(tmp_path: Path) -> None:
     assert names == LanguageModel(CONFIG).state_dict().keys()
 
 
-def test_file_is_readable_by_safetensors_itself(tmp_path: Path) -> None:
+def test_file_is_readable_by_safetensors_itself(tmp_path):
     model = LanguageModel(CONFIG)
     query = model.blocks[0].attention.query
     query.weight = nn.Parameter(query.weight.detach().T.contiguous().T)  # in any order in memory
@@ -248,7 +244,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_the_configuration_cannot_rebuild_is_not_saved(name: str, tmp_path: Path) -> None:
+def test_what_the_configuration_cannot_rebuild_is_not_saved(name, tmp_path):
     change, part = CHANGES[name]
     model = LanguageModel(PLAIN)
     changed = change(model)
@@ -304,9 +300,7 @@ def without(name: str) -> Callable[[Path], None]:
         (without("output.weight"), "does not fit together.*output.weight"),
     ],
 )
-def test_what_is_not_a_whole_model_is_refused(
-    spoil: Callable[[Path], None], given: str, tmp_path: Path
-) -> None:
+def test_what_is_not_a_whole_model_is_refused(spoil, given, tmp_path):
     LanguageModel(CONFIG).save(tmp_path / "m")
     spoil(tmp_path / "m")
     with pytest.raises(ValueError, match=f"m .*{given}|{given}") as caught:
@@ -314,7 +308,7 @@ def test_what_is_not_a_whole_model_is_refused(
     assert str(tmp_path / "m") in str(caught.value)
 
 
-def test_paths_that_hold_no_file_are_named(tmp_path: Path) -> None:
+def test_paths_that_hold_no_file_are_named(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(FileNotFoundError, match="nothing"):
@@ -326,19 +320,19 @@ def test_paths_that_hold_no_file_are_named(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("*")] == [folder]
 
 
-def test_a_device_is_not_replaced() -> None:
+def test_a_device_is_not_replaced():
     with pytest.raises(OSError, match="null is not a file that can be replaced"):
         files.write("/dev/null", {"x": torch.ones(1)}, {})
 
 
-def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ValueError, match=r"model.safetensors .*run git lfs pull"):
         files.read(path)
 
 
-def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_content_gives_the_same_bytes(tmp_path):
     tensors, metadata = {"x": torch.ones(3)}, {f"key {i}": "√" for i in range(20)}
     for name in ("a", "b"):
         files.write(tmp_path / name, tensors, metadata)
@@ -352,8 +346,8 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 @pytest.mark.parametrize(("owner", "function"), [(os, "fsync"), (Path, "replace")])
 def test_interrupted_save_leaves_the_good_file_and_nothing_else(
-    owner: object, function: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    owner, function, error, tmp_path, monkeypatch
+):
     LanguageModel(CONFIG).save(tmp_path / "m")
     before = (tmp_path / "m").read_bytes()
 
@@ -378,7 +372,7 @@ files.write(sys.argv[1], {"x": torch.ones(1000)}, {})
 
 
 @pytest.mark.slow
-def test_killed_save_leaves_the_good_file(tmp_path: Path) -> None:
+def test_killed_save_leaves_the_good_file(tmp_path):
     files.write(tmp_path / "m", {"x": torch.zeros(1)}, {})
     run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "m")], check=False)
     assert run.returncode == -signal.SIGKILL
@@ -386,8 +380,8 @@ def test_killed_save_leaves_the_good_file(tmp_path: Path) -> None:
 
 
 def test_file_is_closed_to_others_while_written_and_on_disk_before_it_is_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "plain").touch()
     files.write(tmp_path / "m", {"x": IDS}, {})
     assert (tmp_path / "m").stat().st_mode == (tmp_path / "plain").stat().st_mode
@@ -404,7 +398,7 @@ def test_file_is_closed_to_others_while_written_and_on_disk_before_it_is_moved(
     assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o600
 
 
-def test_saves_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
+def test_saves_at_the_same_time_leave_one_whole_file(tmp_path):
     started = threading.Barrier(2)
 
     def save(value: float) -> None:
@@ -418,7 +412,7 @@ def test_saves_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_links_stay_links_and_long_names_do_no_harm(tmp_path: Path) -> None:
+def test_links_stay_links_and_long_names_do_no_harm(tmp_path):
     (tmp_path / "latest").symlink_to(tmp_path / "m")
     files.write(tmp_path / "latest", {"x": IDS}, {})
     assert (tmp_path / "latest").is_symlink()
@@ -427,7 +421,7 @@ def test_links_stay_links_and_long_names_do_no_harm(tmp_path: Path) -> None:
         assert torch.equal(files.read(tmp_path / name)[0]["x"], IDS)
 
 
-def test_tensors_in_memory_are_apart_from_each_other_and_from_the_file(tmp_path: Path) -> None:
+def test_tensors_in_memory_are_apart_from_each_other_and_from_the_file(tmp_path):
     x = torch.randn(4, 3)
     files.write(tmp_path / "m", {"x": x, "again": x, "row": x[1], "turned": x.T}, {})
     tensors, _ = files.read(tmp_path / "m")

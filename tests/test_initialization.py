@@ -80,7 +80,7 @@ EXPECTED_DRAWS: dict[str, Callable[[int, int], Drawn]] = {
 
 
 @pytest.mark.parametrize("name", sorted({*EXPECTED_DRAWS, *DRAWS}))
-def test_draw_is_what_the_table_says(name: str) -> None:
+def test_draw_is_what_the_table_says(name):
     for fan_in, fan_out in [(300, 200), (1000, 16), (16, 1000)]:
         weight = torch.full((fan_out, fan_in), torch.nan)
         generator = Generator().manual_seed(0)
@@ -90,7 +90,7 @@ def test_draw_is_what_the_table_says(name: str) -> None:
     assert_drawn([embedding.weight], EXPECTED_DRAWS[name](2000, 30))
 
 
-def test_seed_decides_what_is_drawn() -> None:
+def test_seed_decides_what_is_drawn():
     def draw(generator: Generator | None) -> Tensor:
         return draw_(torch.empty(5, 3), "he", fan_in=5, fan_out=3, generator=generator)
 
@@ -103,7 +103,7 @@ def test_seed_decides_what_is_drawn() -> None:
     assert torch.equal(first, draw(None))
 
 
-def test_torch_linear_is_what_torch_draws() -> None:
+def test_torch_linear_is_what_torch_draws():
     assert_drawn([nn.Linear(500, 300).weight], EXPECTED_DRAWS["torch_linear"](500, 300))
 
 
@@ -166,7 +166,7 @@ def matrices(model: LanguageModel) -> dict[str, list[Tensor]]:
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 @every_scheme
-def test_scheme_draws_each_parameter_as_the_table_says(scheme: str, activation: str) -> None:
+def test_scheme_draws_each_parameter_as_the_table_says(scheme, activation):
     model = filled_with_nan(language_model(scheme, activation=activation))
     assert initialize(model, scheme, generator=Generator().manual_seed(1)) is model
     for role, weights in matrices(model).items():
@@ -184,9 +184,7 @@ def test_scheme_draws_each_parameter_as_the_table_says(scheme: str, activation: 
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_initialize_draws_everything_and_only_once(
-    tied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_initialize_draws_everything_and_only_once(tied, monkeypatch):
     drawn: list[int] = []
 
     def counting(weight: Tensor, *args: Any) -> Tensor:
@@ -205,7 +203,7 @@ def test_initialize_draws_everything_and_only_once(
         assert parameter.isfinite().all()
 
 
-def test_models_start_from_glorot() -> None:
+def test_models_start_from_glorot():
     for role, weights in matrices(language_model("glorot", norm="pre")).items():
         assert_drawn(weights, GLOROT[role])
     network = FeedForward(64, 300)
@@ -214,12 +212,12 @@ def test_models_start_from_glorot() -> None:
         assert not linear.bias.any()
 
 
-def test_zero_output_makes_each_block_the_identity() -> None:
+def test_zero_output_makes_each_block_the_identity():
     model, x = initialize(language_model("glorot"), "zero_output"), torch.randn(2, 7, D)
     assert torch.equal(model.blocks[0](x), x)
 
 
-def test_same_seed_gives_the_same_model() -> None:
+def test_same_seed_gives_the_same_model():
     def draw(seed: int) -> Tensor:
         model = language_model("torch_default", n_layers=1)
         initialize(model, "torch_default", generator=Generator().manual_seed(seed))
@@ -251,7 +249,7 @@ FACTORS = {
 
 
 @every_scheme
-def test_encoder_and_decoder_each_have_their_own_factor(scheme: str) -> None:
+def test_encoder_and_decoder_each_have_their_own_factor(scheme):
     model, single = encoder_decoder(scheme), EXPECTED[scheme]
     roles, alone, in_encoder, in_decoder = FACTORS.get(scheme, ((), 1.0, 1.0, 1.0))
     for blocks, factor in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
@@ -270,7 +268,7 @@ def test_encoder_and_decoder_each_have_their_own_factor(scheme: str) -> None:
         assert_drawn([positions.table], single["positions"])
 
 
-def test_deepnorm_constants_are_the_papers() -> None:
+def test_deepnorm_constants_are_the_papers():
     assert deepnorm_constants(N) == pytest.approx(((2 * N) ** 0.25, BETA))
     encoder, decoder = deepnorm_pair(N_ENC, N_DEC)
     assert encoder == pytest.approx((0.81 * BOTH, 0.87 / BOTH))
@@ -290,7 +288,7 @@ def first_output(model: LanguageModel, n_layers: int | None = None) -> Tensor:
     return initialize(model, "gpt2", n_layers=n_layers).blocks[0].attention.output.weight
 
 
-def test_depth_is_counted_unless_it_is_given() -> None:
+def test_depth_is_counted_unless_it_is_given():
     assert_drawn([first_output(language_model("gpt2"))], normal(0.02**2 / (2 * N)))
     assert_drawn([first_output(language_model("gpt2"), 50)], normal(0.02**2 / 100))
     shared = language_model("gpt2")
@@ -305,7 +303,7 @@ def test_depth_is_counted_unless_it_is_given() -> None:
         assert_drawn([part.weight], normal(0.02**2 / 24))
 
 
-def test_wider_values_and_memories_count_as_they_are() -> None:
+def test_wider_values_and_memories_count_as_they_are():
     attention = MultiHeadAttention(100, 4, d_head=10, d_value=30, d_memory=60)
     initialize(attention, "glorot_fused")
     assert_drawn([attention.value.weight], uniform(2 / (60 + 40 + 40 + 120)))
@@ -371,8 +369,8 @@ DEEPNORM, FIXED = "norm='deepnorm'", "'t_fixup' is for a model without norms.*no
     ],
 )
 def test_refusal_says_what_was_given_and_expected_and_draws_nothing(
-    make: Callable[[], nn.Module], scheme: str, n_layers: int | None, message: str
-) -> None:
+    make, scheme, n_layers, message
+):
     model = make()
     before = nn.utils.parameters_to_vector(model.parameters()).clone()
     with pytest.raises((ValueError, TypeError), match=message):
@@ -380,14 +378,14 @@ def test_refusal_says_what_was_given_and_expected_and_draws_nothing(
     assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), before)
 
 
-def test_deepnorm_of_the_same_depth_is_accepted() -> None:
+def test_deepnorm_of_the_same_depth_is_accepted():
     model = language_model("deepnorm", n_layers=8)
     assert initialize(model, "deepnorm", n_layers=8) is model
     assert initialize(model.blocks[0], "deepnorm", n_layers=8) is model.blocks[0]
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_draw_refuses_unknown_names() -> None:
+def test_draw_refuses_unknown_names():
     with pytest.raises(ValueError, match="'xavier'; known: inverse_sqrt, unit"):
         draw_(torch.empty(2, 2), "xavier", fan_in=2, fan_out=2)
     with pytest.raises(ValueError, match="'normal' or 'uniform', got 'gaussian'"):

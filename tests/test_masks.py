@@ -17,7 +17,7 @@ from attnbook import (
 from strategies import broadcastable, on_every_device, seeds
 
 
-def test_masks_are_their_formulas_for_every_offset() -> None:
+def test_masks_are_their_formulas_for_every_offset():
     for n_queries, n_keys, p in itertools.product((0, 1, 3), (0, 2, 5), range(-2, 6)):
         sizes = n_queries, n_keys
         i, j = torch.arange(n_queries)[:, None] + p, torch.arange(n_keys)
@@ -28,7 +28,7 @@ def test_masks_are_their_formulas_for_every_offset() -> None:
 
 
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 3), (3, 5), (1, 4), (0, 2)])
-def test_masks_are_aligned_to_the_end_by_default(n_queries: int, n_keys: int) -> None:
+def test_masks_are_aligned_to_the_end_by_default(n_queries, n_keys):
     sizes, more = (n_queries, n_keys), n_keys - n_queries
     assert torch.equal(causal_mask(*sizes), causal_mask(*sizes, offset=more))
     for before, after in itertools.product((0, 1, 99), (0, 1)):
@@ -38,13 +38,13 @@ def test_masks_are_aligned_to_the_end_by_default(n_queries: int, n_keys: int) ->
     assert torch.equal(sliding_window_mask(*sizes, before=99), causal_mask(*sizes))
 
 
-def test_masks_are_square_by_default() -> None:
+def test_masks_are_square_by_default():
     assert causal_mask(5).equal(causal_mask(5, 5))
     window = sliding_window_mask(5, before=1, after=2)
     assert window.equal(sliding_window_mask(5, 5, before=1, after=2))
 
 
-def test_offset_zero_is_the_alignment_of_torch() -> None:
+def test_offset_zero_is_the_alignment_of_torch():
     query, key, value = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 2)
     theirs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     own = F.scaled_dot_product_attention(query, key, value, causal_mask(3, 5, offset=0))
@@ -52,7 +52,7 @@ def test_offset_zero_is_the_alignment_of_torch() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_padding_mask_allows_the_tokens_of_each_sequence(dtype: torch.dtype) -> None:
+def test_padding_mask_allows_the_tokens_of_each_sequence(dtype):
     lengths = [0, 1, 4, 6]
     right = padding_mask(torch.tensor(lengths, dtype=dtype), 6)
     left = padding_mask(torch.tensor(lengths, dtype=dtype), 6, left=True)
@@ -63,14 +63,14 @@ def test_padding_mask_allows_the_tokens_of_each_sequence(dtype: torch.dtype) -> 
     assert padding_mask(torch.zeros(2, dtype=dtype), 0).shape == (2, 1, 1, 0)
 
 
-def test_token_mask_forbids_one_id_wherever_it_is() -> None:
+def test_token_mask_forbids_one_id_wherever_it_is():
     ids = torch.tensor([[5, 0, 0], [0, 6, 5]])
     assert torch.equal(token_mask(ids, padding_id=0), (ids != 0)[:, None, None])
     assert torch.equal(token_mask(ids, padding_id=5), (ids != 5)[:, None, None])
 
 
 @given(data=st.data(), seed=seeds)
-def test_combination_allows_what_every_mask_allows(data: st.DataObject, seed: int) -> None:
+def test_combination_allows_what_every_mask_allows(data, seed):
     torch.manual_seed(seed)
     full = [2, 3, 4]
     shapes = [broadcastable(data.draw, full) for _ in range(data.draw(st.integers(1, 4)))]
@@ -85,12 +85,12 @@ def test_combination_allows_what_every_mask_allows(data: st.DataObject, seed: in
     assert all(mask.equal(old) for mask, old in zip(masks, before, strict=True))
 
 
-def test_combination_of_nothing_is_none() -> None:
+def test_combination_of_nothing_is_none():
     assert combine_masks() is combine_masks(None, None) is None
 
 
 @on_every_device
-def test_masks_are_made_on_the_device_asked_for(device: str) -> None:
+def test_masks_are_made_on_the_device_asked_for(device):
     for where in (torch.device(device), torch.device("meta")):
         numbers = torch.zeros(2, 3, dtype=torch.int64, device=where)
         masks: list[Tensor] = [
@@ -121,8 +121,6 @@ def test_masks_are_made_on_the_device_asked_for(device: str) -> None:
         (lambda: combine_masks(torch.ones(2).long()), TypeError, r"boolean .* got torch\.int64"),
     ],
 )
-def test_refusal_says_what_was_given_and_expected(
-    call: object, error: type[Exception], message: str
-) -> None:
+def test_refusal_says_what_was_given_and_expected(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -104,9 +104,7 @@ def batch_for(model_class: type) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rest", [{}, {"embedding_norm": True}, {"prediction_head": True}])
-def test_model_is_its_parts_one_after_the_other(
-    rest: dict[str, bool], tied: bool, kind: str, model_class: type[Encoder]
-) -> None:
+def test_model_is_its_parts_one_after_the_other(rest, tied, kind, model_class):
     norm = "pre" if tied else "post"
     options = {"norm": norm, "scaled": tied, "norm_kind": kind, "activation": "gelu"} | rest
     model = model_of(model_class, tied=tied, norm_eps=0.1, **options)
@@ -157,7 +155,7 @@ def test_model_is_its_parts_one_after_the_other(
         ({"dropout": 0.25}, {"dropouts": {0.25}}),
     ],
 )
-def test_settings_reach_every_block(settings: dict[str, Any], found: dict[str, Any]) -> None:
+def test_settings_reach_every_block(settings, found):
     plain = {"len": 2, "inner": 20, "n_kv_heads": 3, "d_head": 4, "position": None}
     plain |= {"activation": "relu", "biases": (False, False), "norm": "post", "scale": 1.0}
     plain |= {"eps": 1e-5, "kind": nn.LayerNorm, "norm_bias": True, "feed_forward_bias": True}
@@ -187,7 +185,7 @@ def test_settings_reach_every_block(settings: dict[str, Any], found: dict[str, A
         }
 
 
-def test_each_position_is_where_it_belongs_and_tells_the_order() -> None:
+def test_each_position_is_where_it_belongs_and_tells_the_order():
     tables = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
     ids, order = torch.arange(6)[None], torch.tensor([2, 0, 1, 5, 3, 4])  # not a mirror image
     for position in POSITIONS:
@@ -198,7 +196,7 @@ def test_each_position_is_where_it_belongs_and_tells_the_order() -> None:
     assert model_of(Encoder, position="alibi").blocks[1].attention.position.bidirectional
 
 
-def test_embedding_and_output_are_as_configured() -> None:
+def test_embedding_and_output_are_as_configured():
     model = LanguageModel(
         dataclasses.replace(SMALL, vocab_size=5000, embedding_init="gpt2", tied=False)
     )
@@ -210,14 +208,14 @@ def test_embedding_and_output_are_as_configured() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("final_norm", [None, True, False])
-def test_a_stack_ends_with_a_norm_where_asked(final_norm: bool | None, norm: str) -> None:
+def test_a_stack_ends_with_a_norm_where_asked(final_norm, norm):
     last = Encoder(dataclasses.replace(SMALL, norm=norm, final_norm=final_norm)).final_norm
     wanted = norm == "pre" if final_norm is None else final_norm
     assert type(last) is (nn.LayerNorm if wanted else nn.Identity)
 
 
 @either_model
-def test_dropout_acts_on_embeddings_with_their_positions(model_class: type) -> None:
+def test_dropout_acts_on_embeddings_with_their_positions(model_class):
     model, ids, entering = model_of(model_class, dropout=0.5), torch.randint(1, 7, (50, 9)), []
     pair = model_class is Transformer
     stacks = [model.encoder_blocks, model.decoder_blocks] if pair else [model.blocks]
@@ -231,9 +229,7 @@ def test_dropout_acts_on_embeddings_with_their_positions(model_class: type) -> N
 
 @either_stack
 @given(config=configs())
-def test_every_combination_of_settings_builds_and_learns_one_step(
-    model_class: type[Encoder], config: ModelConfig
-) -> None:
+def test_every_combination_of_settings_builds_and_learns_one_step(model_class, config):
     assert_learns(model_class(config), *torch.randint(7, (2, 2, 6)))
 
 
@@ -256,24 +252,31 @@ def assert_learns(model: nn.Module, *batch: Tensor) -> None:
         (LanguageModel, {"position": "learned", "norm": "deepnorm", "window": 2}),
         (Encoder, {"position": "alibi", "norm_kind": "rms", "embedding_norm": True}),
         (Encoder, {"tied": True, "prediction_head": True}),
+        pytest.param(Transformer, {"position": "alibi", "norm": "pre"}, marks=pytest.mark.slow),
+        pytest.param(Transformer, {"norm": "deepnorm"}, marks=pytest.mark.slow),
     ],
 )
-def test_gradients_of_a_loss(model_class: type[Encoder], settings: dict[str, Any]) -> None:
+def test_gradients_of_a_loss(model_class, settings):
     tiny = {"vocab_size": 3, "d_model": 4, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "d_ff": 3}
-    tiny["max_tokens"] = 3
-    model = model_class(ModelConfig(**tiny, **{"tied": False, "activation": "gelu"} | settings))
-    ids, targets = torch.tensor([[0, 2, 1]]), torch.tensor([[2, -100, 1]])
-    mask, leaves = torch.tensor([False, True, True]), model.parameters()
-    assert_gradients_are_finite_differences(lambda: model.loss(ids, targets, mask), *leaves)
+    settings = tiny | {"max_tokens": 3, "tied": False, "activation": "gelu"} | settings
+    batch = (
+        torch.tensor([[0, 2, 1]]),
+        torch.tensor([[2, -100, 1]]),
+        torch.tensor([False, True, True]),
+    )
+    config = ModelConfig(**settings)
+    if model_class is Transformer:
+        batch = torch.tensor([[1, 0], [2, 1]]), torch.tensor([[1, 2, 3], [2, 3, 0]])
+        config = TransformerConfig(**settings, target_vocab_size=4, padding_id=0)
+    model = model_class(config)
+    assert_gradients_are_finite_differences(lambda: model.loss(*batch), *model.parameters())
 
 
 # Who sees what
 
 
 @given(config=configs(), tokens=st.integers(2, 9), data=st.data())
-def test_no_logit_depends_on_a_later_token(
-    config: ModelConfig, tokens: int, data: st.DataObject
-) -> None:
+def test_no_logit_depends_on_a_later_token(config, tokens, data):
     model, ids = LanguageModel(config), torch.randint(7, (2, tokens))
     changed, t = ids.clone(), data.draw(st.integers(0, tokens - 1))
     changed[:, t] = (ids[:, t] + 1) % 7
@@ -285,16 +288,14 @@ def test_no_logit_depends_on_a_later_token(
     assert not seen[:, t + reach :].any()
 
 
-def test_encoder_sees_what_is_ahead() -> None:
+def test_encoder_sees_what_is_ahead():
     first, second = Encoder(SMALL)(torch.tensor([[1, 2, 3], [1, 2, 4]]))[:, 0]
     assert not torch.equal(first, second)
 
 
 @either_stack
 @given(config=configs(), tokens=st.integers(1, 6))
-def test_what_is_under_the_mask_reaches_no_real_logit_and_no_gradient(
-    model_class: type[Encoder], config: ModelConfig, tokens: int
-) -> None:
+def test_what_is_under_the_mask_reaches_no_real_logit_and_no_gradient(model_class, config, tokens):
     model, ids = model_class(config), torch.randint(1, 7, (2, tokens))
     real = torch.rand(2, tokens) < 0.6
     direction = torch.randn(2, tokens, 7) * real[..., None]
@@ -323,9 +324,7 @@ def prompts(left: bool) -> tuple[list[Tensor], Tensor, Tensor]:
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("window", [None, 3])
 @every_position
-def test_padding_changes_nothing_for_real_tokens(
-    position: str, window: int | None, left: bool
-) -> None:
+def test_padding_changes_nothing_for_real_tokens(position, window, left):
     alone, ids, mask = prompts(left)
     for model_class in (Encoder, LanguageModel):
         model = model_of(model_class, position=position, window=window, tied=False)
@@ -340,7 +339,7 @@ def test_padding_changes_nothing_for_real_tokens(
         assert torch.equal(row[6:], by_itself[len(prompt) :])
 
 
-def test_loss_of_padded_sequences_is_that_of_each_alone() -> None:
+def test_loss_of_padded_sequences_is_that_of_each_alone():
     model, (alone, ids, mask) = model_of(LanguageModel, position="learned"), prompts(left=True)
     targets = ids.masked_fill(~mask[:, 0, 0], -100)
     parts = [model.loss(one[None], one[None], reduction="sum")[0] for one in alone]
@@ -348,7 +347,7 @@ def test_loss_of_padded_sequences_is_that_of_each_alone() -> None:
 
 
 @either_stack
-def test_window_is_a_sliding_window_mask(model_class: type[Encoder]) -> None:
+def test_window_is_a_sliding_window_mask(model_class):
     ids, after = torch.randint(7, (2, 9)), 2 * (model_class is Encoder)
     windowed = model_of(model_class, window=3)
     plain = model_class(SMALL)
@@ -373,9 +372,7 @@ def in_parts(draw: st.DrawFn, tokens: int) -> list[int]:
     data=st.data(),
 )
 @torch.no_grad()
-def test_cache_equals_full_pass(
-    config: ModelConfig, tokens: int, left: bool, allocated: bool, data: st.DataObject
-) -> None:
+def test_cache_equals_full_pass(config, tokens, left, allocated, data):
     model, ids = LanguageModel(config), torch.randint(7, (2, tokens))
     padding = padding_mask(torch.tensor([max(tokens - 2, 1), tokens]), tokens, left=left)
     mask, steps = torch.rand(2, 1, 1, tokens) < 0.7, []
@@ -388,7 +385,7 @@ def test_cache_equals_full_pass(
 
 
 @every_position
-def test_long_sequences_are_computed_as_short_ones(position: str) -> None:
+def test_long_sequences_are_computed_as_short_ones(position):
     model = LanguageModel(dataclasses.replace(SMALL, position=position, max_tokens=700))
     ids, cache = torch.randint(7, (1, 700)), model.new_cache()
     whole = model(ids)
@@ -401,7 +398,7 @@ def test_long_sequences_are_computed_as_short_ones(position: str) -> None:
 # The loss
 
 
-def test_loss_is_the_mean_of_minus_the_log_probabilities() -> None:
+def test_loss_is_the_mean_of_minus_the_log_probabilities():
     for model_class in (Encoder, LanguageModel):
         model, (ids, targets) = model_of(model_class), batch_for(model_class)
         mask = padding_mask(torch.tensor([6, 4, 3]), 6)
@@ -412,7 +409,7 @@ def test_loss_is_the_mean_of_minus_the_log_probabilities() -> None:
 
 
 @either_model
-def test_sums_over_shards_of_different_padding_are_the_whole_batch(model_class: type) -> None:
+def test_sums_over_shards_of_different_padding_are_the_whole_batch(model_class):
     model, batch = model_of(model_class), batch_for(model_class)
     whole = model.loss(*batch)
     expected = torch.autograd.grad(whole, [*model.parameters()])
@@ -437,7 +434,7 @@ def one_process(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_process")
 @either_model
-def test_data_parallel_training_goes_through_the_models_call(model_class: type) -> None:
+def test_data_parallel_training_goes_through_the_models_call(model_class):
     model, (ids, targets) = model_of(model_class), batch_for(model_class)
     expected = torch.autograd.grad(model.loss(ids, targets), [*model.parameters()])
     wrapped, reduced = DistributedDataParallel(model), []
@@ -459,7 +456,7 @@ def done(result: Tensor) -> torch.futures.Future[Tensor]:
 
 @either_model
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_loss_is_not_rounded_in_half_precision(dtype: torch.dtype, model_class: type) -> None:
+def test_loss_is_not_rounded_in_half_precision(dtype, model_class):
     logits, zeros = torch.zeros(1, 70_000, 7, dtype=dtype), torch.zeros(1, 70_000).long()
     assert cross_entropy(logits, zeros).item() == pytest.approx(math.log(7), rel=1e-6)
     model, batch = model_of(model_class).to(dtype), batch_for(model_class)
@@ -474,7 +471,7 @@ def test_loss_is_not_rounded_in_half_precision(dtype: torch.dtype, model_class: 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @either_model
-def test_loss_of_each_sequence_by_vmap(model_class: type) -> None:
+def test_loss_of_each_sequence_by_vmap(model_class):
     model, batch = model_of(model_class), batch_for(model_class)
     by_row = torch.vmap(lambda *row: model.loss(*(x[None] for x in row)))(*batch)
     for i, loss in enumerate(by_row):
@@ -482,7 +479,7 @@ def test_loss_of_each_sequence_by_vmap(model_class: type) -> None:
 
 
 @either_model
-def test_nothing_is_read_where_there_are_no_numbers(model_class: type) -> None:
+def test_nothing_is_read_where_there_are_no_numbers(model_class):
     batch = batch_for(model_class)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(x) for x in batch]
@@ -493,7 +490,7 @@ def test_nothing_is_read_where_there_are_no_numbers(model_class: type) -> None:
 
 @either_model
 @every_position
-def test_autocast_rounds_and_no_more(position: str, model_class: type) -> None:
+def test_autocast_rounds_and_no_more(position, model_class):
     torch.set_default_dtype(torch.float32)
     model, batch = model_of(model_class, position=position), batch_for(model_class)
     with torch.autocast("cpu", torch.bfloat16):
@@ -517,9 +514,7 @@ def generate(model: Any, ids: Tensor, n_tokens: int, **options: Any) -> Tensor:
 @pytest.mark.parametrize("stop_ids", [(), (2, 5)])
 @pytest.mark.parametrize("window", [None, 3])
 @every_position
-def test_greedy_generation_takes_the_likeliest_token_until_it_stops(
-    position: str, window: int | None, stop_ids: tuple[int, ...]
-) -> None:
+def test_greedy_generation_takes_the_likeliest_token_until_it_stops(position, window, stop_ids):
     changes = {"position": position, "window": window, "tied": False}
     model = LanguageModel(dataclasses.replace(SMALL, **changes))
     start, rows = torch.randint(7, (6, 2)), []
@@ -535,7 +530,7 @@ def test_greedy_generation_takes_the_likeliest_token_until_it_stops(
 
 
 @every_position
-def test_logits_of_one_token_and_generation_from_what_is_read(position: str) -> None:
+def test_logits_of_one_token_and_generation_from_what_is_read(position):
     model = LanguageModel(dataclasses.replace(SMALL, position=position, tied=False))
     ids, at = torch.randint(7, (3, 4)), torch.tensor([2, 0, 3])
     whole = model(ids)
@@ -552,7 +547,7 @@ def test_logits_of_one_token_and_generation_from_what_is_read(position: str) -> 
 
 
 @either_model
-def test_generation_goes_through_the_models_call_with_a_cache(model_class: type) -> None:
+def test_generation_goes_through_the_models_call_with_a_cache(model_class):
     model, ids, calls = model_of(model_class), torch.randint(1, 7, (2, 3)), []
     model.register_forward_hook(lambda _, given, out: calls.append(given[-1].shape[1]))
     generate(model, ids, 4, **({"end_id": 2} if model_class is Transformer else {}))
@@ -561,7 +556,7 @@ def test_generation_goes_through_the_models_call_with_a_cache(model_class: type)
 
 
 @either_model
-def test_generation_leaves_modes_as_they_were_and_keeps_no_graph(model_class: type) -> None:
+def test_generation_leaves_modes_as_they_were_and_keeps_no_graph(model_class):
     model, ids = model_of(model_class, dropout=0.5), torch.randint(1, 7, (20, 3))
     assert torch.equal(*(generate(model, ids, 5, temperature=0.0) for _ in range(2)))
     list(model.children())[-1].eval()
@@ -577,7 +572,7 @@ def test_generation_leaves_modes_as_they_were_and_keeps_no_graph(model_class: ty
 
 
 @either_model
-def test_the_generator_is_all_the_randomness_there_is(model_class: type) -> None:
+def test_the_generator_is_all_the_randomness_there_is(model_class):
     model, ids = model_of(model_class), torch.randint(1, 7, (5, 2))
 
     def drawn(seed: int, **options: Any) -> Tensor:
@@ -590,9 +585,7 @@ def test_the_generator_is_all_the_randomness_there_is(model_class: type) -> None
 
 @either_model
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5, "top_k": 4, "top_p": 0.8}])
-def test_each_token_is_drawn_from_the_last_logits(
-    options: dict[str, Any], model_class: type
-) -> None:
+def test_each_token_is_drawn_from_the_last_logits(options, model_class):
     model, ids = model_of(model_class, tied=False), torch.randint(1, 7, (50, 3))
     pair = model_class is Transformer
     logits = (model(ids, ids.new_ones(50, 1)) if pair else model(ids))[:, -1].detach()
@@ -609,9 +602,7 @@ LOGITS = torch.tensor([0.0, 2.0, 1.0, -1.0, 1.5, -torch.inf, 0.5], dtype=torch.f
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 3.0])
 @pytest.mark.parametrize("top_k", [None, 2, 6])
 @pytest.mark.parametrize("top_p", [None, 0.1, 0.7])
-def test_sampling_follows_the_tempered_truncated_distribution(
-    top_p: float | None, top_k: int | None, temperature: float
-) -> None:
+def test_sampling_follows_the_tempered_truncated_distribution(top_p, top_k, temperature):
     p = [math.exp(x / temperature) for x in LOGITS.tolist()]
     best = sorted(range(7), key=lambda i: -p[i])[:top_k]
     total, nucleus = sum(p[i] for i in best), []
@@ -626,7 +617,7 @@ def test_sampling_follows_the_tempered_truncated_distribution(
     assert set(drawn.nonzero().flatten().tolist()) <= set(nucleus)
 
 
-def test_sampling_at_the_ends() -> None:
+def test_sampling_at_the_ends():
     logits = 10 * torch.randn(100, 7, dtype=torch.float32)
     best = logits.argmax(-1)
     for temperature in (0.0, 1e-40, 1e-300):
@@ -647,9 +638,7 @@ def test_sampling_at_the_ends() -> None:
 @either_model
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_model_that_has_gone_wrong_writes_nothing(
-    temperature: float, value: float, model_class: type
-) -> None:
+def test_a_model_that_has_gone_wrong_writes_nothing(temperature, value, model_class):
     model, ids = model_of(model_class, tied=False), torch.ones(1, 2).long()
     nn.init.constant_(model.output.weight, value)
     with pytest.raises(ValueError, match="logits must be finite"):
@@ -690,7 +679,7 @@ def ones(*shape: int) -> Tensor:
         (lambda m: m.generate(ones(1, 3), 2, top_p=90), "got 90", "at most 1"),
     ],
 )
-def test_what_cannot_be_is_refused(call: Any, given: str, expected: str) -> None:
+def test_what_cannot_be_is_refused(call, given, expected):
     with pytest.raises((TypeError, ValueError), match=given) as caught:
         call(LanguageModel(SMALL))
     assert expected in str(caught.value)
@@ -705,13 +694,13 @@ def test_what_cannot_be_is_refused(call: Any, given: str, expected: str) -> None
         *(("norm_eps", value) for value in (-1e-5, math.nan)),
     ],
 )
-def test_sizes_that_make_no_model_are_refused(name: str, value: float) -> None:
+def test_sizes_that_make_no_model_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must .*, got {value}"):
         ModelConfig(**{"vocab_size": 7, name: value})
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_a_stop_id_may_come_in_any_collection() -> None:
+def test_a_stop_id_may_come_in_any_collection():
     model, ids = model_of(LanguageModel, tied=False), torch.randint(1, 7, (1, 2))
     whole = model.generate(ids, 4, temperature=0)
     stop = int(whole[0, 3])
@@ -723,7 +712,7 @@ def test_a_stop_id_may_come_in_any_collection() -> None:
     assert zero.generate(ids, 4, temperature=0, stop_ids=np.array([0])).shape == (1, 3)
 
 
-def test_half_precision_logits_are_sampled_as_in_float32() -> None:
+def test_half_precision_logits_are_sampled_as_in_float32():
     logits = torch.randn(300, 5000).bfloat16()
     half, single = (
         sample(each, top_p=0.9, generator=Generator().manual_seed(0))
@@ -732,13 +721,13 @@ def test_half_precision_logits_are_sampled_as_in_float32() -> None:
     assert torch.equal(half, single)
 
 
-def test_a_sum_over_no_target_is_zero() -> None:
+def test_a_sum_over_no_target_is_zero():
     """A shard of padding is one part of an accumulation."""
     total, count = LanguageModel(SMALL).loss(ones(1, 2), -100 * ones(1, 2), reduction="sum")
     assert (total.item(), count.item()) == (0, 0)
 
 
-def test_a_config_does_not_change() -> None:
+def test_a_config_does_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PAIR.n_layers = 3
     assert hash(PAIR) == hash(dataclasses.replace(PAIR))

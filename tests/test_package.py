@@ -24,7 +24,7 @@ def alone(code: str) -> str:
     return run.stdout
 
 
-def test_everything_public_is_there_listed_and_documented() -> None:
+def test_everything_public_is_there_listed_and_documented():
     assert attnbook.__all__ == sorted(attnbook.__all__, key=lambda n: (not n.isupper(), n))
     assert set(attnbook.__all__) <= set(dir(attnbook))
     for name in attnbook.__all__:
@@ -45,7 +45,7 @@ print(*{name.split('.')[0] for name in sys.modules})
 
 
 @pytest.mark.slow
-def test_import_brings_what_is_asked_for_and_nothing_of_the_books() -> None:
+def test_import_brings_what_is_asked_for_and_nothing_of_the_books():
     modules = set(alone(LAZY).split())
     assert {"torch", "numpy", "jaxtyping"} <= modules
     assert not modules & {
@@ -71,12 +71,12 @@ print(block.forward(np.ones((1, 3, 8)), causal=True)[0].shape)
 """
 
 
-def test_backprop_needs_no_torch() -> None:
+def test_backprop_needs_no_torch():
     assert alone(WITHOUT_TORCH) == "(1, 3, 8)\n"
 
 
 @pytest.mark.parametrize("file", PINNED)
-def test_pinned_versions_run_on_the_oldest_python(file: str) -> None:
+def test_pinned_versions_run_on_the_oldest_python(file):
     # Debian 12 has 3.11.2; the pins are written by whatever Python the author has.
     oldest = f"{metadata('attnbook')['Requires-Python'].removeprefix('>=')}.0"
     installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
@@ -169,6 +169,6 @@ same(torch.jit.trace(attention, x)(2 * x), attention(2 * x))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [COMPILED, EXPORTED, TRACED], ids=["compile", "export", "trace"])
-def test_whole_graphs_compute_the_same(code: str) -> None:
+def test_whole_graphs_compute_the_same(code):
     # The tests' shape checks can't be compiled.
     assert alone(MODELS + code) == ""

@@ -1,6 +1,4 @@
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -42,7 +40,7 @@ both_layouts = pytest.mark.parametrize("layout", ["interleaved", "half_split"])
 
 
 @pytest.mark.parametrize("options", [{}, {"base": 100.0}])
-def test_sinusoids_are_the_formula(options: dict[str, float]) -> None:
+def test_sinusoids_are_the_formula(options):
     n_positions, d_model, base = 40, 12, options.get("base", 10000.0)
     table = sinusoidal_positions(n_positions, d_model, **options)
     for p in range(n_positions):
@@ -54,7 +52,7 @@ def test_sinusoids_are_the_formula(options: dict[str, float]) -> None:
     assert torch.equal(half_split, torch.cat([table[:, ::2], table[:, 1::2]], dim=-1))
 
 
-def test_sinusoids_are_exact_in_every_type_and_survive_an_empty_start() -> None:
+def test_sinusoids_are_exact_in_every_type_and_survive_an_empty_start():
     exact = sinusoidal_positions(5000, 8, dtype=torch.float64)
     module = SinusoidalPositions(5000, 8)
     for dtype in DTYPES:
@@ -69,7 +67,7 @@ def test_sinusoids_are_exact_in_every_type_and_survive_an_empty_start() -> None:
     assert torch.equal(module.to_empty(device="cpu").table, exact.float())
 
 
-def test_sinusoids_are_never_trained_and_never_saved() -> None:
+def test_sinusoids_are_never_trained_and_never_saved():
     module = SinusoidalPositions(5, 4)
     assert not list(module.parameters())
     assert not module.state_dict()
@@ -77,7 +75,7 @@ def test_sinusoids_are_never_trained_and_never_saved() -> None:
 
 
 @both_tables
-def test_modules_look_up_the_row_of_each_position(kind: Callable[[int, int], Any]) -> None:
+def test_modules_look_up_the_row_of_each_position(kind):
     module = kind(9, 6)
     before = module.table.detach().clone()
     for positions in (torch.tensor([7, 0, 7]), torch.tensor([[1, 2], [8, 3]]), torch.arange(0)):
@@ -90,7 +88,7 @@ def test_modules_look_up_the_row_of_each_position(kind: Callable[[int, int], Any
         assert torch.equal(module.table, sinusoidal_positions(9, 6))
 
 
-def test_learned_positions_start_as_normal_numbers_of_std_0_02() -> None:
+def test_learned_positions_start_as_normal_numbers_of_std_0_02():
     table = LearnedPositions(500, 200).table
     assert table.shape == (500, 200)
     assert table.std().item() == pytest.approx(0.02, rel=0.01)
@@ -99,7 +97,7 @@ def test_learned_positions_start_as_normal_numbers_of_std_0_02() -> None:
     assert kurtosis == pytest.approx(3.0, abs=0.1)  # 1.8, were they uniform
 
 
-def test_only_the_rows_that_were_used_are_trained() -> None:
+def test_only_the_rows_that_were_used_are_trained():
     module = LearnedPositions(6, 3)
     module(torch.tensor([4, 2, 3, 2])).sum().backward()
     assert module.table.grad[:, 0].tolist() == [0, 0, 2, 1, 1, 0]
@@ -119,15 +117,8 @@ def test_only_the_rows_that_were_used_are_trained() -> None:
     dtype=st.sampled_from([torch.int64, torch.int32, torch.int16]),
 )
 def test_rotation_is_a_product_of_complex_numbers(
-    seed: int,
-    heads: list[int],
-    tokens: int,
-    batched: bool,
-    layout: Layout,
-    base: float,
-    width: tuple[int, float],
-    dtype: torch.dtype,
-) -> None:
+    seed, heads, tokens, batched, layout, base, width, dtype
+):
     torch.manual_seed(seed)
     d_head, fraction = width
     heads = [2, 3] if batched else heads
@@ -140,9 +131,7 @@ def test_rotation_is_a_product_of_complex_numbers(
 
 
 @given(seeds, layouts, st.integers(-5, 10_000), st.sampled_from([1.0, 0.5]))
-def test_scores_depend_on_the_difference_of_positions(
-    seed: int, layout: Layout, shift: int, fraction: float
-) -> None:
+def test_scores_depend_on_the_difference_of_positions(seed, layout, shift, fraction):
     torch.manual_seed(seed)
     query, key = torch.randn(2, 2, 3, 5, 8)
     rotary = Rotary(layout, fraction=fraction, scaling=RotaryScaling(2.0))
@@ -155,9 +144,7 @@ def test_scores_depend_on_the_difference_of_positions(
 
 
 @given(seed=seeds, half=st.integers(1, 9), dtype=dtypes)
-def test_both_layouts_turn_the_same_pairs_to_the_last_bit(
-    seed: int, half: int, dtype: torch.dtype
-) -> None:
+def test_both_layouts_turn_the_same_pairs_to_the_last_bit(seed, half, dtype):
     torch.manual_seed(seed)
     x, positions = torch.randn(2, 4, 2 * half, dtype=dtype), torch.randint(10_000, (4,))
     order = torch.cat([torch.arange(0, 2 * half, 2), torch.arange(1, 2 * half, 2)])
@@ -167,7 +154,7 @@ def test_both_layouts_turn_the_same_pairs_to_the_last_bit(
 
 @in_every_dtype
 @both_layouts
-def test_angles_are_exact_whatever_the_dtype(layout: Layout, dtype: torch.dtype) -> None:
+def test_angles_are_exact_whatever_the_dtype(layout, dtype):
     x, positions = torch.randn(3, 40, 16).to(dtype), torch.arange(40) * 2500
     exact = Rotary(layout).rotate(x.double(), positions)
     torch.set_default_dtype(torch.float32)
@@ -178,16 +165,14 @@ def test_angles_are_exact_whatever_the_dtype(layout: Layout, dtype: torch.dtype)
 
 
 @both_layouts
-def test_gradients_of_rotations_equal_finite_differences(layout: Layout) -> None:
+def test_gradients_of_rotations_equal_finite_differences(layout):
     x, positions = torch.randn(2, 2, 3, 4, requires_grad=True), torch.tensor([[5, 0, 7], [1, 2, 3]])
     for rotary in (Rotary(layout), Rotary(layout, fraction=0.5, scaling=RotaryScaling(4.0))):
         assert torch.autograd.gradcheck(lambda x, r=rotary: r.rotate(x, positions), (x,))
 
 
 @given(seed=seeds, layout=layouts, key_heads=st.sampled_from([1, 3]), batched=st.booleans())
-def test_queries_and_keys_are_turned_together_as_apart(
-    seed: int, layout: Layout, key_heads: int, batched: bool
-) -> None:
+def test_queries_and_keys_are_turned_together_as_apart(seed, layout, key_heads, batched):
     torch.manual_seed(seed)
     rotary, positions = Rotary(layout, 50.0, 0.5), torch.tensor([[5, 0, 70], [1, 2, 3]])
     positions = positions if batched else positions[0]
@@ -215,9 +200,7 @@ SCALINGS = [
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])
 @pytest.mark.parametrize(("settings", "scaling"), SCALINGS)
-def test_scaled_and_partial_rotations_are_those_of_transformers(
-    settings: dict[str, Any], scaling: RotaryScaling | None, fraction: float
-) -> None:
+def test_scaled_and_partial_rotations_are_those_of_transformers(settings, scaling, fraction):
     neox = pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")
     config = neox.GPTNeoXConfig(hidden_size=256, num_attention_heads=2, num_hidden_layers=1)
     config.rope_parameters = settings | {"rope_theta": 5e5, "partial_rotary_factor": fraction}
@@ -232,7 +215,7 @@ def test_scaled_and_partial_rotations_are_those_of_transformers(
     assert torch.equal(plain, own[0]) == (scaling is None)
 
 
-def test_llama3_scaling_keeps_fast_frequencies_and_divides_slow_ones() -> None:
+def test_llama3_scaling_keeps_fast_frequencies_and_divides_slow_ones():
     assert RotaryScaling(8.0, 100) == RotaryScaling(8.0, 100, low=1.0, high=4.0)
     turns = torch.tensor([9.0, 4.0, 2.5, 1.0, 0.5])  # in 100 tokens
     scaled = RotaryScaling(8.0, 100).apply(2 * math.pi * turns / 100)
@@ -240,7 +223,7 @@ def test_llama3_scaling_keeps_fast_frequencies_and_divides_slow_ones() -> None:
     assert_near(scaled, 2 * math.pi * expected / 100)
 
 
-def test_rotary_is_half_split_of_base_ten_thousand_and_does_not_change() -> None:
+def test_rotary_is_half_split_of_base_ten_thousand_and_does_not_change():
     assert Rotary() == Rotary("half_split", 10000.0, 1.0, None)
     assert ALiBi() == ALiBi(bidirectional=False)
     for frozen, name in ((Rotary(), "base"), (ALiBi(), "bidirectional"), (RotaryScaling(2), "low")):
@@ -252,9 +235,7 @@ def test_rotary_is_half_split_of_base_ten_thousand_and_does_not_change() -> None
 
 
 @given(seed=seeds, n_heads=st.integers(1, 3), half=st.integers(1, 4), to=layouts)
-def test_converted_weights_give_the_same_scores(
-    seed: int, n_heads: int, half: int, to: Layout
-) -> None:
+def test_converted_weights_give_the_same_scores(seed, n_heads, half, to):
     torch.manual_seed(seed)
     other = "interleaved" if to == "half_split" else "half_split"
     d_head, positions, x = 2 * half, torch.tensor([3, 0, 11]), torch.randn(2, 3, 5)
@@ -274,7 +255,7 @@ def test_converted_weights_give_the_same_scores(
         assert torch.equal(convert_rotary_weight(there, n_heads, to=other), weight)
 
 
-def test_conversion_moves_pairs_apart_head_by_head() -> None:
+def test_conversion_moves_pairs_apart_head_by_head():
     order = [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
     for tensor in (torch.arange(12.0), torch.arange(36.0).view(12, 3)):
         assert torch.equal(convert_rotary_weight(tensor, 2, to="half_split"), tensor[order])
@@ -284,11 +265,11 @@ def test_conversion_moves_pairs_apart_head_by_head() -> None:
 
 
 @pytest.mark.parametrize("n_heads", range(1, 18))
-def test_slopes_are_those_of_the_authors_recursion(n_heads: int) -> None:
+def test_slopes_are_those_of_the_authors_recursion(n_heads):
     assert alibi_slopes(n_heads).tolist() == pytest.approx(slopes(n_heads), rel=1e-14)
 
 
-def test_slopes_of_8_12_and_16_heads_are_the_papers() -> None:
+def test_slopes_of_8_12_and_16_heads_are_the_papers():
     eight, between = [2.0**-h for h in range(1, 9)], [2.0 ** -(h / 2) for h in range(1, 17)]
     assert alibi_slopes(8).tolist() == eight
     assert alibi_slopes(16).tolist() == pytest.approx(between, rel=1e-15)
@@ -302,9 +283,7 @@ def test_slopes_of_8_12_and_16_heads_are_the_papers() -> None:
     bidirectional=st.booleans(),
     seed=seeds,
 )
-def test_alibi_is_slope_times_distance(
-    n_heads: int, n_queries: int, more: int, bidirectional: bool, seed: int
-) -> None:
+def test_alibi_is_slope_times_distance(n_heads, n_queries, more, bidirectional, seed):
     torch.manual_seed(seed)
     n_keys = n_queries + more
     at_the_end = torch.arange(more, n_keys), torch.arange(n_keys)
@@ -318,14 +297,14 @@ def test_alibi_is_slope_times_distance(
         assert_near(bias, slanted(n_heads, *positions, bidirectional=bidirectional))
 
 
-def test_alibi_is_causal_by_default_and_says_so() -> None:
+def test_alibi_is_causal_by_default_and_says_so():
     assert torch.equal(alibi_bias(2, 3, 5), alibi_bias(2, 3, 5, bidirectional=False))
     assert ALiBi().needs_causal
     assert not ALiBi(bidirectional=True).needs_causal
 
 
 @in_every_dtype
-def test_alibi_is_exact_whatever_the_default(dtype: torch.dtype) -> None:
+def test_alibi_is_exact_whatever_the_default(dtype):
     exact, positions = alibi_bias(8, 300), torch.arange(300)  # 8 slopes are powers of two
     uneven = alibi_bias(12, 300)
     torch.set_default_dtype(torch.bfloat16)
@@ -337,7 +316,7 @@ def test_alibi_is_exact_whatever_the_default(dtype: torch.dtype) -> None:
     assert (errors <= (once if dtype.itemsize == 2 else twice) * uneven.abs()).all()
 
 
-def test_position_of_itself_does_nothing() -> None:
+def test_position_of_itself_does_nothing():
     x, positions = torch.randn(2, 3, 4), torch.arange(3)
     assert Position().rotate(x, positions) is x
     assert Position().bias(2, positions, positions, torch.float64) is None
@@ -350,7 +329,7 @@ def test_position_of_itself_does_nothing() -> None:
 
 @on_every_device
 @both_layouts
-def test_positions_stay_on_the_device_of_their_input(layout: Layout, device: str) -> None:
+def test_positions_stay_on_the_device_of_their_input(layout, device):
     for where in (device, "meta"):
         x, positions = torch.randn(2, 3, 4, device=where), torch.arange(3, device=where)
         assert Rotary(layout).rotate(x, positions).device.type == where
@@ -372,7 +351,7 @@ class OnMPS(torch.Tensor):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_angles_need_no_device_with_float64() -> None:
+def test_angles_need_no_device_with_float64():
     x, positions = torch.randn(2, 3, 4), torch.arange(3)
     away = Rotary().rotate(x, positions.as_subclass(OnMPS))
     assert torch.equal(away, Rotary().rotate(x, positions))
@@ -396,6 +375,6 @@ X = torch.zeros(3, 10)
         (lambda: SinusoidalPositions(5, 4)(torch.tensor([-1])), "positions 0 … 4, got -1 … -1"),
     ],
 )
-def test_refusal_says_what_was_given_and_expected(call: Callable[[], Any], message: str) -> None:
+def test_refusal_says_what_was_given_and_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

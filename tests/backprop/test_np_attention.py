@@ -23,9 +23,7 @@ from strategies import (
 
 
 @given(leading=st.lists(sizes, max_size=2), queries=sizes, keys=sizes, data=st.data(), seed=seeds)
-def test_softmax(
-    leading: list[int], queries: int, keys: int, data: st.DataObject, seed: int
-) -> None:
+def test_softmax(leading, queries, keys, data, seed):
     rng = np.random.default_rng(seed)
     full = [*leading, queries, keys]
     density = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
@@ -41,7 +39,7 @@ def test_softmax(
 
 
 @given(calls())
-def test_scaled_dot_product_attention(call: Call) -> None:
+def test_scaled_dot_product_attention(call):
     if call.bias is not None:
         call = Call(call.query, call.key, call.value, call.mask, None, call.causal, call.scale)
     mask = None if call.mask is None else call.mask.numpy()
@@ -66,7 +64,7 @@ def test_scaled_dot_product_attention(call: Call) -> None:
     )
 
 
-def test_a_query_that_sees_nothing_moves_nothing() -> None:
+def test_a_query_that_sees_nothing_moves_nothing():
     rng = np.random.default_rng(0)
     query, key, value, upstream = rng.standard_normal((4, 3, 5))
     mask = np.array([[True, True, False], [False, False, False], [True, False, True]])
@@ -82,7 +80,7 @@ def test_a_query_that_sees_nothing_moves_nothing() -> None:
         assert np.array_equal(gradient, same)
 
 
-def test_one_key_leaves_query_and_key_without_a_gradient() -> None:
+def test_one_key_leaves_query_and_key_without_a_gradient():
     rng = np.random.default_rng(0)
     query, key, value = rng.standard_normal((3, 1, 5))
     _, weights = bp.scaled_dot_product_attention(query, key, value)
@@ -107,7 +105,7 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_multi_head_attention(options: dict[str, Any], causal: bool, masked: bool) -> None:
+def test_multi_head_attention(options, causal, masked):
     mask = torch.rand(2, 1, 5, 5) < 0.6 if masked else None
     assert_same_module(
         bp.MultiHeadAttention(12, 4, **options),
@@ -118,7 +116,7 @@ def test_multi_head_attention(options: dict[str, Any], causal: bool, masked: boo
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_cross_attention_returns_the_gradient_of_the_memory(options: dict[str, Any]) -> None:
+def test_cross_attention_returns_the_gradient_of_the_memory(options):
     assert_same_module(
         bp.MultiHeadAttention(12, 4, d_memory=7, **options),
         attnbook.MultiHeadAttention(12, 4, d_memory=7, **options),
@@ -129,7 +127,7 @@ def test_cross_attention_returns_the_gradient_of_the_memory(options: dict[str, A
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_head_after_another_is_all_heads_packed(options: dict[str, Any], causal: bool) -> None:
+def test_one_head_after_another_is_all_heads_packed(options, causal):
     rng = np.random.default_rng(0)
     attention = bp.MultiHeadAttention(12, 4, **options)
     for parameter in attention.parameters():
@@ -147,13 +145,13 @@ def test_one_head_after_another_is_all_heads_packed(options: dict[str, Any], cau
         assert_near(torch.from_numpy(gradient), torch.from_numpy(expected[name]), 1e-12)
 
 
-def test_other_widths_are_refused_by_the_types() -> None:
+def test_other_widths_are_refused_by_the_types():
     with pytest.raises(TypeCheckError):
         bp.scaled_dot_product_attention(np.ones((5, 4)), np.ones((5, 3)), np.ones((5, 3)))
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_integers_and_lists_are_read_as_numbers() -> None:
+def test_integers_and_lists_are_read_as_numbers():
     expected = bp.softmax(np.array([[1.0, 2.0, 3.0]]))
     assert np.array_equal(bp.softmax(np.array([[1, 2, 3]])), expected)
     assert bp.softmax(np.ones((1, 2), dtype=np.float32)).dtype == np.float32

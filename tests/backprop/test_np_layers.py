@@ -1,7 +1,5 @@
 """Each backward pass against torch's automatic differentiation and finite differences."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,7 @@ shapes = st.lists(sizes, min_size=1, max_size=3)
 
 
 @given(leading=shapes, d_in=sizes, d_out=sizes, bias=st.booleans(), seed=seeds)
-def test_linear(leading: list[int], d_in: int, d_out: int, bias: bool, seed: int) -> None:
+def test_linear(leading, d_in, d_out, bias, seed):
     rng = np.random.default_rng(seed)
     tensors = {
         "x": rng.standard_normal((*leading, d_in)),
@@ -45,7 +43,7 @@ def test_linear(leading: list[int], d_in: int, d_out: int, bias: bool, seed: int
     ],
 )
 @given(shape=shapes, size=st.sampled_from([0.1, 1.0]), seed=seeds)
-def test_activations(name: str, theirs: Callable, shape: list[int], size: float, seed: int) -> None:
+def test_activations(name, theirs, shape, size, seed):
     activate, activate_backward = bp.ACTIVATIONS[name]
     x = size * np.random.default_rng(seed).standard_normal(shape)
     x += 0.001 * np.sign(x)  # no difference reaches across the kink of the ReLU
@@ -57,14 +55,14 @@ def test_activations(name: str, theirs: Callable, shape: list[int], size: float,
     )
 
 
-def test_relu_has_no_gradient_at_zero() -> None:
+def test_relu_has_no_gradient_at_zero():
     x = torch.zeros(3, requires_grad=True)
     F.relu(x).sum().backward()
     assert np.array_equal(bp.relu_backward(np.ones(3), np.zeros(3)), x.grad.numpy())
 
 
 @given(leading=shapes, width=st.integers(2, 7), shift=st.sampled_from([0.0, 30.0]), seed=seeds)
-def test_layer_norm(leading: list[int], width: int, shift: float, seed: int) -> None:
+def test_layer_norm(leading, width, shift, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((*leading, width)) + shift
     weight, bias = rng.standard_normal((2, width))
@@ -86,7 +84,7 @@ def test_layer_norm(leading: list[int], width: int, shift: float, seed: int) -> 
 
 
 @given(shape=shapes, probability=st.sampled_from([0.0, 0.1, 0.7]), seed=seeds)
-def test_dropout_with_a_given_mask(shape: list[int], probability: float, seed: int) -> None:
+def test_dropout_with_a_given_mask(shape, probability, seed):
     rng = np.random.default_rng(seed)
     kept = rng.random(shape) >= probability
     factor = torch.from_numpy(np.asarray(kept / (1 - probability)))
@@ -99,7 +97,7 @@ def test_dropout_with_a_given_mask(shape: list[int], probability: float, seed: i
 
 
 @given(shape=shapes, vocab=st.integers(1, 5), factor=st.sampled_from([1.0, 8.0]), seed=seeds)
-def test_embedding(shape: list[int], vocab: int, factor: float, seed: int) -> None:
+def test_embedding(shape, vocab, factor, seed):
     rng = np.random.default_rng(seed)
     ids = rng.integers(vocab, size=shape)
     assert_same_gradients(
@@ -112,7 +110,7 @@ def test_embedding(shape: list[int], vocab: int, factor: float, seed: int) -> No
     )
 
 
-def test_positions_are_those_of_the_torch_room() -> None:
+def test_positions_are_those_of_the_torch_room():
     from attnbook import sinusoidal_positions
 
     theirs = sinusoidal_positions(50, 16).numpy()
@@ -120,7 +118,7 @@ def test_positions_are_those_of_the_torch_room() -> None:
 
 
 @given(leading=shapes, vocab=st.integers(2, 6), left_out=st.booleans(), seed=seeds)
-def test_cross_entropy(leading: list[int], vocab: int, left_out: bool, seed: int) -> None:
+def test_cross_entropy(leading, vocab, left_out, seed):
     rng = np.random.default_rng(seed)
     shape = (*leading, 3)
     targets = rng.integers(vocab, size=shape)
@@ -140,13 +138,13 @@ def test_cross_entropy(leading: list[int], vocab: int, left_out: bool, seed: int
     )
 
 
-def test_huge_logits_have_a_finite_loss() -> None:
+def test_huge_logits_have_a_finite_loss():
     loss, probabilities = bp.cross_entropy(np.array([[1e4, 0.0]]), np.array([1]))
     assert loss == 1e4
     assert np.isfinite(bp.cross_entropy_backward(probabilities, np.array([1]))).all()
 
 
-def test_the_gradient_of_the_loss_hangs_on_no_memory_order() -> None:
+def test_the_gradient_of_the_loss_hangs_on_no_memory_order():
     rng = np.random.default_rng(0)
     turned, targets = rng.standard_normal((3, 5, 7)).swapaxes(1, 2), rng.integers(5, size=(3, 7))
     targets[0, 1] = -100
@@ -158,5 +156,5 @@ def test_the_gradient_of_the_loss_hangs_on_no_memory_order() -> None:
     assert np.abs(gradient.sum(axis=-1)).max() < 1e-15
 
 
-def test_an_infinite_gradient_stops_at_a_closed_relu() -> None:
+def test_an_infinite_gradient_stops_at_a_closed_relu():
     assert bp.relu_backward(np.array([np.inf]), np.array([-1.0])) == 0.0

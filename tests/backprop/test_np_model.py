@@ -45,7 +45,7 @@ def batch(seed: int = 0, shape: tuple[int, int] = (3, 7)) -> tuple[np.ndarray, n
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
 @pytest.mark.parametrize("activation", list(bp.ACTIVATIONS))
 @pytest.mark.parametrize("causal", [False, True])
-def test_block(norm: str, activation: str, causal: bool) -> None:
+def test_block(norm, activation, causal):
     options = {"norm": norm, "activation": activation, "n_kv_heads": 2, "bias": True}
     assert_same_module(
         bp.Block(12, 4, 20, **options),
@@ -56,7 +56,7 @@ def test_block(norm: str, activation: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_weights_copy_both_ways(choices: dict[str, Any]) -> None:
+def test_weights_copy_both_ways(choices):
     config = ModelConfig(**(CONFIG | choices))
     ours, theirs = bp.LanguageModel(config, seed=3), attnbook.LanguageModel(config)
     assert [(name, p.value.shape) for name, p in ours.named_parameters()] == [
@@ -72,7 +72,7 @@ def test_weights_copy_both_ways(choices: dict[str, Any]) -> None:
     assert np.abs(again.forward(ids)[0] - logits).max() < 1e-12
 
 
-def test_initial_weights_have_the_spread_of_the_torch_model() -> None:
+def test_initial_weights_have_the_spread_of_the_torch_model():
     config = ModelConfig(vocab_size=500, d_model=128, norm="pre", position="learned", tied=False)
     ours = bp.LanguageModel(config).state_dict()
     for name, theirs in attnbook.LanguageModel(config).state_dict().items():
@@ -84,7 +84,7 @@ def test_initial_weights_have_the_spread_of_the_torch_model() -> None:
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_loss_and_gradients_of_the_model(choices: dict[str, Any], masked: bool) -> None:
+def test_loss_and_gradients_of_the_model(choices, masked):
     ours, theirs = twins(**choices)
     ids, targets = batch()
     mask = np.random.default_rng(1).random((3, 1, 1, 7)) < 0.6 if masked else None
@@ -107,7 +107,7 @@ def test_loss_and_gradients_of_the_model(choices: dict[str, Any], masked: bool) 
 
 
 @pytest.mark.slow
-def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
+def test_gradients_of_the_model_are_those_of_finite_differences():
     tiny = {"vocab_size": 11, "d_model": 4, "d_ff": 3, "n_layers": 1}
     ours, _ = twins(**tiny, norm="pre", n_kv_heads=2, attention_bias=True)
     ids, targets = batch(shape=(2, 3))
@@ -131,7 +131,7 @@ def test_gradients_of_the_model_are_those_of_finite_differences() -> None:
     assert max(errors.values()) <= 1e-6
 
 
-def test_two_backward_passes_add_up() -> None:
+def test_two_backward_passes_add_up():
     block = bp.Block(12, 4, 20, norm="pre", bias=True)
     x, upstream = np.random.default_rng(0).standard_normal((2, 2, 5, 12))
     _, saved = block.forward(x)
@@ -142,7 +142,7 @@ def test_two_backward_passes_add_up() -> None:
         assert np.array_equal(gradient, 2 * once[name]), name
 
 
-def test_a_later_token_changes_no_earlier_logits_to_the_last_bit() -> None:
+def test_a_later_token_changes_no_earlier_logits_to_the_last_bit():
     ours, _ = twins(norm="pre")
     ids, _ = batch()
     before, _ = ours.forward(ids)
@@ -153,7 +153,7 @@ def test_a_later_token_changes_no_earlier_logits_to_the_last_bit() -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_steps_of_adam_give_the_losses_of_torch() -> None:
+def test_two_hundred_steps_of_adam_give_the_losses_of_torch():
     ours, theirs = twins(norm="pre")
     mine = bp.Adam(ours.parameters(), lr=3e-3)
     adam = torch.optim.Adam(theirs.parameters(), lr=3e-3)
@@ -170,7 +170,7 @@ def test_two_hundred_steps_of_adam_give_the_losses_of_torch() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"betas": (0.5, 0.9), "eps": 1e-3}], ids=str)
-def test_adam(options: dict[str, Any]) -> None:
+def test_adam(options):
     rng = np.random.default_rng(0)
     ours = [bp.Parameter(rng.standard_normal((3, 4))), bp.Parameter(rng.standard_normal(5))]
     theirs = [torch.nn.Parameter(torch.tensor(p.value)) for p in ours]
@@ -201,7 +201,7 @@ def test_adam(options: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_and_change_nothing(change: Any, message: str) -> None:
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(change, message):
     attention = bp.MultiHeadAttention(4, 2, n_kv_heads=1)
     before = attention.state_dict()
     weights = {name: value + 1.0 for name, value in before.items()}
@@ -222,7 +222,7 @@ class Tied(bp.Module):
         self.sizes = [4, 8]
 
 
-def test_a_shared_parameter_is_one_and_takes_one_step() -> None:
+def test_a_shared_parameter_is_one_and_takes_one_step():
     model = Tied()
     names = [name for name, _ in model.named_parameters()]
     assert names == ["a.weight", "b.weight", "parts.0.weight", "parts.2"]
@@ -233,7 +233,7 @@ def test_a_shared_parameter_is_one_and_takes_one_step() -> None:
     assert np.allclose(model.a.weight.value, before - 0.01)
 
 
-def test_shared_blocks_train_as_in_torch() -> None:
+def test_shared_blocks_train_as_in_torch():
     config = ModelConfig(vocab_size=7, d_model=8, n_layers=2, n_heads=2)
     theirs, ours = attnbook.LanguageModel(config).double(), bp.LanguageModel(config)
     theirs.blocks[1], ours.blocks[1] = theirs.blocks[0], ours.blocks[0]
@@ -249,7 +249,7 @@ def test_shared_blocks_train_as_in_torch() -> None:
         adam.step()
 
 
-def test_models_of_different_seeds_share_no_matrix() -> None:
+def test_models_of_different_seeds_share_no_matrix():
     config = ModelConfig(
         vocab_size=16, d_model=16, n_layers=3, position="learned", max_tokens=16, tied=False
     )
@@ -266,7 +266,7 @@ def test_models_of_different_seeds_share_no_matrix() -> None:
         assert np.array_equal(matrix, again[name])
 
 
-def test_values_of_the_model_itself_may_change_places() -> None:
+def test_values_of_the_model_itself_may_change_places():
     attention = bp.MultiHeadAttention(4, 2)
     values = {name: p.value for name, p in attention.named_parameters()}
     query, key = attention.query.weight.value.copy(), attention.key.weight.value.copy()

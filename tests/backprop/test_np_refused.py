@@ -151,9 +151,7 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize(("call", "given", "expected"), REFUSED)
-def test_what_does_not_fit_is_refused(
-    call: Callable[[], object], given: str, expected: str
-) -> None:
+def test_what_does_not_fit_is_refused(call, given, expected):
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     assert given in str(caught.value)
@@ -171,14 +169,14 @@ def test_what_does_not_fit_is_refused(
     ],
     ids=str,
 )
-def test_settings_that_numpy_cannot_compute_are_refused(setting: dict[str, object]) -> None:
+def test_settings_that_numpy_cannot_compute_are_refused(setting):
     [(name, value)] = setting.items()
     with pytest.raises(ValueError, match=f"^{name} must be .* in NumPy, got ") as caught:
         model(**setting)
     assert str(caught.value).endswith(repr(value))
 
 
-def test_ids_of_a_model_are_checked_before_anything_changes() -> None:
+def test_ids_of_a_model_are_checked_before_anything_changes():
     ours = model()
     ours.loss_and_gradients(np.array([[1, 2]]), np.array([[2, 1]]))
     before = ours.gradients()
@@ -190,7 +188,7 @@ def test_ids_of_a_model_are_checked_before_anything_changes() -> None:
         assert np.array_equal(gradient, before[name])
 
 
-def test_a_backward_pass_cannot_spoil_its_own_check() -> None:
+def test_a_backward_pass_cannot_spoil_its_own_check():
     def forward(x: np.ndarray) -> np.ndarray:
         x *= x
         return x

@@ -1,12 +1,17 @@
 """What the tests of the written and built book share."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup, Tag
+from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
 HTML = ROOT / "_build" / "html"
 # The pages by their addresses in the book; index.html is the first.
 PAGES = [
@@ -17,9 +22,56 @@ PAGES = [
 WRITTEN = [page for page in PAGES if page == "intro.html" or page.startswith("chapters/")]
 
 
-def violations(page: Any) -> list[str]:
-    """What is wrong with an open page for those who do not see it."""
-    found = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
+@cache
+def parsed(page: str) -> BeautifulSoup:
+    """A built page, for all tests that change nothing in it."""
+    return BeautifulSoup((HTML / page).read_text(encoding="utf-8"), "html.parser")
+
+
+def without(part: Tag, left_out: str) -> Tag:
+    """A copy of a part of a page, without what the selector finds."""
+    copy = BeautifulSoup(str(part), "html.parser")
+    for each in copy.select(left_out):
+        each.decompose()
+    return copy
+
+
+@cache
+def read(path: Path) -> NotebookNode:
+    """A chapter, for all tests that change nothing in it."""
+    return nbformat.read(path, as_version=4)
+
+
+def prose(path: Path) -> str:
+    """The text cells of a chapter."""
+    return "\n\n".join(c.source for c in read(path).cells if c.cell_type == "markdown")
+
+
+def code_cells(path: Path) -> list[NotebookNode]:
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+# Axe looks at each element of a page, whatever it is asked. What is inside a picture is no content,
+# and what stands beside a part is not asked about: without both it takes half the time.
+SMALLER = """part => {
+  const leads = "a, [tabindex]";
+  if (!part) {
+    for (const drawn of document.querySelectorAll("svg[role=img] > :not(title, desc)"))
+      if (!drawn.matches(leads) && !drawn.querySelector(leads)) drawn.remove();
+    return;
+  }
+  for (let at = document.querySelector(part); at !== document.body; at = at.parentElement)
+    for (const beside of [...at.parentElement.children])
+      if (beside !== at && !beside.matches("link, style, script")) beside.remove();
+}"""
+
+
+def violations(page: Any, part: str | None = None, **options: object) -> list[str]:
+    """What is wrong for those who do not see an open page, or a part of it; the rest is lost."""
+    page.evaluate(SMALLER, part)
+    # Preloading would fetch the styles again, from wrong addresses.
+    options = {"resultTypes": ["violations"], "preload": False} | options
+    found = Axe().run(page, part, options=options)
     return [
         f"{rule['id']}: {node['target']}: {node['failureSummary']}"
         for rule in found.response["violations"]

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -45,8 +45,22 @@ def site() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A new window that remembers nothing."""
-    context = browser.new_context(color_scheme="light")
-    yield context.new_page()
-    context.close()
+def window(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens windows with these settings, which remember nothing."""
+    contexts = []
+
+    def opened(address: str = "about:blank", *, width: int = 1280, **settings: object) -> Page:
+        size = {"width": width, "height": settings.pop("height", 800)}
+        contexts.append(browser.new_context(viewport=size, **settings))
+        page = contexts[-1].new_page()
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def page(window: Callable[..., Page]) -> Page:
+    return window(color_scheme="light")

@@ -1,11 +1,11 @@
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML, ROOT
+from built import CHAPTERS, HTML, ROOT, code_cells, parsed, read, without
 from nbformat import NotebookNode
 
 from attnbook.book import build
@@ -22,25 +22,18 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def notebook(path: Path) -> NotebookNode:
-    return nbformat.read(path, as_version=4)
+def code(path: Path) -> list[NotebookNode]:
+    return code_cells(path)
 
 
-@pytest.fixture
-def code(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+@cache
+def studies_in(path: Path) -> list[str]:
+    return build.studies_in(path)
 
 
-def test_there_are_chapters():
-    assert CHAPTERS
-
-
-def test_notebook_is_valid(notebook):
-    nbformat.validate(notebook)
-
-
-def test_kernel_is_python(notebook):
-    assert notebook.metadata.kernelspec.name == "python3"
+def test_notebook_is_valid_and_its_kernel_is_python(path):
+    nbformat.validate(read(path))
+    assert read(path).metadata.kernelspec.name == "python3"
 
 
 def test_cells_were_executed_from_top_to_bottom(code):
@@ -68,13 +61,13 @@ def test_it_is_noted_how_outputs_were_made(path):
 def test_each_study_that_a_chapter_reads_is_run_again(path, code, monkeypatch):
     monkeypatch.chdir(ROOT)
     replayed = {o.get("metadata", {}).get(REPLAY_KEY) for cell in code for o in cell.outputs}
-    assert set(build.studies_in(path)) == replayed - {None}
+    assert set(studies_in(path)) == replayed - {None}
 
 
 @pytest.mark.parametrize("name", names(ROOT))
 def test_record_is_whole_and_of_todays_code(name):
     checked_record(ROOT, name, FOLDER / f"{name}.json")
-    assert any(name in build.studies_in(path) for path in CHAPTERS), "no chapter reads it"
+    assert any(name in studies_in(path) for path in CHAPTERS), "no chapter reads it"
 
 
 def test_cells_are_at_most_40_lines(code):
@@ -107,24 +100,17 @@ def test_no_difference_of_zero_is_a_gain(code):
 
 
 def test_the_main_path_is_at_most_1800_words_and_has_pictures(path):
-    built = HTML / "chapters" / f"{path.stem}.html"
-    page = BeautifulSoup(built.read_text("utf-8"), "html.parser")
-    for each in page.select("section#more-measurements"):
-        each.extract()
-    main = page.select_one("article")
+    main = without(parsed(f"chapters/{path.stem}.html").article, "#more-measurements")
     assert len(main.select("figure svg")) >= 2
-    for each in main.select("details, figure, pre, script, svg, .bench, section#exercises"):
+    for each in main.select("details, figure, pre, script, svg, .bench, #exercises"):
         each.extract()
     words = re.findall(r"[^\W_][\w'’.,/%²-]*", main.get_text(" "))
     assert len(words) <= 1800 or path.stem == LOOKED_UP
 
 
 def test_figures_of_a_page_count_from_one(path):
-    built = HTML / "chapters" / f"{path.stem}.html"
-    page = BeautifulSoup(built.read_text("utf-8"), "html.parser")
-    numbers = [
-        int(number.text.rpartition(".")[2]) for number in page.select("figcaption .caption-number")
-    ]
+    captions = parsed(f"chapters/{path.stem}.html").select("figcaption .caption-number")
+    numbers = [int(caption.text.rpartition(".")[2]) for caption in captions]
     assert numbers == list(range(1, len(numbers) + 1))
 
 

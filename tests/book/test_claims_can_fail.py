@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from types import CodeType
 
 import matplotlib as mpl
-import nbformat
 import pytest
-from built import CHAPTERS, ROOT
+from built import CHAPTERS, ROOT, code_cells
 
 from attnbook import book
 from attnbook.book import ClaimFailedError, claim
@@ -67,8 +66,7 @@ def needed(cells: list[Cell], last: int) -> list[str]:
 
 def chapter_cells(chapter: str) -> list[Cell]:
     path = next(path for path in CHAPTERS if path.stem.startswith(chapter))
-    notebook = nbformat.read(path, as_version=4)
-    return [Cell(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    return [Cell(cell.source) for cell in code_cells(path)]
 
 
 def slice_for(chapter: str, label: str) -> str:
@@ -108,14 +106,12 @@ EACH = [(chapter, *each) for chapter, breaks in BREAKS.items() for each in break
 
 
 @pytest.mark.parametrize("chapter", NAMES)
-def test_enough_claims_of_each_chapter_are_broken(chapter: str) -> None:
+def test_enough_claims_of_each_chapter_are_broken(chapter):
     assert len({label for label, _, _ in BREAKS[chapter]}) >= AT_LEAST
 
 
 @pytest.mark.parametrize(("chapter", "label", "old", "new"), EACH, ids=[e[1] for e in EACH])
-def test_claim_fails_when_what_it_guards_is_broken(
-    chapter: str, label: str, old: str, new: str, only: list[str]
-) -> None:
+def test_claim_fails_when_what_it_guards_is_broken(chapter, label, old, new, only):
     only.append(label)
     source = slice_for(chapter, label)
     assert old in source, "the chapter has changed: nothing to break"

@@ -1,12 +1,10 @@
 """Sayings and pitfalls: written in the chapters, three of them shown there, all on one page."""
 
 import re
-from functools import cache
+from typing import Any
 
-import nbformat
 import pytest
-from bs4 import BeautifulSoup, Tag
-from built import CHAPTERS, HTML, violations
+from built import CHAPTERS, ROOT, parsed, prose, violations, without
 from playwright.sync_api import expect
 
 from attnbook_collect import SHOWN, anchor
@@ -14,15 +12,19 @@ from attnbook_collect import SHOWN, anchor
 PAGES = {"What people say": "chapters/sayings.html", "Pitfalls": "chapters/pitfalls.html"}
 
 
+def section_of(name: str, title: str) -> str:
+    """The source of this section of a chapter, empty where there is none."""
+    text = prose(ROOT / "chapters" / f"{name}.ipynb")
+    found = re.search(rf"(?ms)^## {title}$(.*?)(?=^## )", text)
+    return found[1] if found else ""
+
+
 def entries(title: str) -> dict[str, list[str]]:
     """Chapter -> the sayings or pitfalls in its source: first cells, or what stands in bold."""
     found = {}
     for path in CHAPTERS:
-        cells = nbformat.read(path, 4).cells
-        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-        section = re.search(rf"(?ms)^## {title}$(.*?)(?=^## )", text)
         row = r"(?m)^\| (?!Explanation|Saying)(.+?) \| .*\|$|^\*\*(.+?)\*\*"
-        if section and (rows := re.findall(row, section[1])):
+        if rows := re.findall(row, section_of(path.stem, title)):
             found[path.stem] = [said or goes_wrong for said, goes_wrong in rows]
     return found
 
@@ -37,19 +39,10 @@ each_title = pytest.mark.parametrize("title", PAGES)
 each_section = pytest.mark.parametrize(("title", "name"), IN_CHAPTERS)
 
 
-@cache
-def parsed(page: str) -> BeautifulSoup:
-    return BeautifulSoup((HTML / page).read_text("utf-8"), "html.parser")
-
-
-def words(part: Tag | str) -> str:
+def words(part: Any) -> str:
     """Letters alone, without formulas: these are drawn."""
-    if isinstance(part, Tag):
-        part = BeautifulSoup(str(part), "html.parser")
-        for formula in part.select(".formula"):
-            formula.decompose()
-        part = part.get_text()
-    return re.sub(r"\W", "", re.sub(r"\$[^$]+\$", "", part))
+    text = part if isinstance(part, str) else without(part, ".formula").get_text()
+    return re.sub(r"\W", "", re.sub(r"\$[^$]+\$", "", text))
 
 
 @each_title
@@ -91,19 +84,15 @@ def test_chapter_shows_three_and_leads_to_all(title, name):
 @each_section
 def test_links_to_claims_lead_from_the_page_to_the_chapter(title, name):
     """To each claim that the source names, with its card."""
-    cells = nbformat.read(HTML.parents[1] / "chapters" / f"{name}.ipynb", 4).cells
-    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    section = re.search(rf"(?ms)^## {title}$(.*?)(?=^## )", text)[1]
     links = parsed(PAGES[title]).select(f"#{anchor(name)} a.claim-link")
     named = [link["href"].partition("#claim-")[2] for link in links]
-    assert named == re.findall(r"\(#claim-([\w-]+)\)", section)
+    assert named == re.findall(r"\(#claim-([\w-]+)\)", section_of(name, title))
     for link in links:
         page, _, claim = link["href"].partition("#")
         assert parsed(f"chapters/{page}").find(id=claim)
         assert link["data-card"]
 
 
-@pytest.mark.browser
 @each_title
 def test_one_chapter_can_be_chosen_and_a_link_shows_all(page, site, title):
     page.goto(site + PAGES[title])
@@ -118,22 +107,17 @@ def test_one_chapter_can_be_chosen_and_a_link_shows_all(page, site, title):
     expect(choice).to_have_value("")
 
 
-@pytest.mark.browser
 @each_title
-def test_without_a_script_all_is_there_and_opens(browser, site, title):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(site + PAGES[title])
+def test_without_a_script_all_is_there_and_opens(window, site, title):
+    page = window(site + PAGES[title], java_script_enabled=False)
     expect(page.locator(".collected-choice select")).to_be_hidden()
     fold = page.locator("details.collected").nth(4)
     inside = fold.locator("p").first
     expect(inside).to_be_hidden()
     fold.locator("summary").press("Enter")
     expect(inside).to_be_visible()
-    context.close()
 
 
-@pytest.mark.browser
 @each_title
 def test_all_is_printed(page, site, title):
     page.goto(site + PAGES[title])
@@ -144,14 +128,10 @@ def test_all_is_printed(page, site, title):
     assert all(folds.evaluate_all(seen))
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 @each_title
-def test_open_pages_are_accessible_and_fit(browser, site, title, theme, width):
-    context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
-    page = context.new_page()
-    page.goto(site + PAGES[title])
+def test_open_pages_are_accessible_and_fit(window, site, title, theme, width):
+    page = window(site + PAGES[title], color_scheme=theme, width=width)
     page.locator("details.collected").evaluate_all("all => all.forEach((one) => (one.open = true))")
-    assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    context.close()
+    assert violations(page) == []

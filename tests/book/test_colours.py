@@ -69,7 +69,7 @@ def lab(colour: NDArray[np.float64], sight: str) -> NDArray[np.float64]:
 
 
 @THEMES
-def test_marks_and_letters_are_seen(theme: int) -> None:
+def test_marks_and_letters_are_seen(theme):
     grounds = [rgb(name, theme) for name in ("page", "lane", "cell")]
     for ground in grounds:
         for name in ("stream", "query", "key", "value", "weight", "gradient", *SERIES):
@@ -80,7 +80,7 @@ def test_marks_and_letters_are_seen(theme: int) -> None:
 
 @THEMES
 @pytest.mark.parametrize("gradient", [False, True])
-def test_digits_are_read_on_their_tints(theme: int, gradient: bool) -> None:
+def test_digits_are_read_on_their_tints(theme, gradient):
     ink, cell = rgb("ink", theme), rgb("cell", theme)
     for x in np.linspace(0.01, 9, 300):
         for name in ("stream", "query", "key", "value", "gradient"):
@@ -94,7 +94,7 @@ def test_digits_are_read_on_their_tints(theme: int, gradient: bool) -> None:
 
 @THEMES
 @pytest.mark.parametrize("sight", SIGHT)
-def test_query_key_and_value_are_told_apart(theme: int, sight: str) -> None:
+def test_query_key_and_value_are_told_apart(theme, sight):
     for pair in combinations(("query", "key", "value"), 2):
         a, b = (lab(rgb(name, theme), sight) for name in pair)
         assert np.linalg.norm(a - b) >= 40, pair
@@ -104,7 +104,7 @@ def test_query_key_and_value_are_told_apart(theme: int, sight: str) -> None:
 
 @THEMES
 @pytest.mark.parametrize("sight", SIGHT)
-def test_lines_that_are_compared_are_told_apart(theme: int, sight: str) -> None:
+def test_lines_that_are_compared_are_told_apart(theme, sight):
     for pair in combinations((*SERIES, "stream"), 2):
         a, b = (lab(rgb(name, theme), sight) for name in pair)
         assert np.linalg.norm(a - b) >= 18, pair

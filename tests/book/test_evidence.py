@@ -2,13 +2,11 @@
 
 import csv
 import json
-from collections.abc import Iterator
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML, violations
-from playwright.sync_api import Browser, Page, expect
+from built import CHAPTERS, HTML, code_cells, parsed, read, violations
+from playwright.sync_api import expect
 
 from attnbook.book.build import claims_of
 from attnbook.book.cells import required_tag, studies_behind, tag_of
@@ -16,14 +14,7 @@ from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
 SHOWN = "details:is(.evidence, .claim, .fold)"
-CLAIMS = {path.stem: claims_of(nbformat.read(path, 4)) for path in CHAPTERS}
-
-
-def parsed(name: str) -> BeautifulSoup:
-    return BeautifulSoup(
-        (HTML / "chapters" / f"{name}.html").read_text("utf-8").replace("\u00a0", " "),
-        "html.parser",
-    )
+CLAIMS = {f"chapters/{path.stem}.html": claims_of(read(path)) for path in CHAPTERS}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -31,8 +22,8 @@ def test_each_claim_is_a_line_that_opens_a_card(name):
     page = parsed(name)
     for claim in CLAIMS[name]:
         (line,) = page.select(f"details.claim#claim-{claim['label']}")
-        card = line.select_one("dl.claim-card").get_text(" ")
-        assert claim["statement"] in line.summary.get_text()
+        card = line.select_one("dl.claim-card").get_text(" ").replace("\u00a0", " ")
+        assert claim["statement"] in line.summary.get_text().replace("\u00a0", " ")
         assert claim["measured"] in card
         assert claim["expected"] in card
         assert line.select_one(f'a[href="claims.html#ledger-{claim["label"]}"]')
@@ -67,13 +58,10 @@ def test_a_paragraph_or_figure_has_one_mark(name):
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_code_of_tagged_cells_is_folded(path):
-    cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
-    blocks = [
-        part for part in parsed(path.stem).select(".cell_input") if part.find_parent("section")
-    ]
+    page, cells = f"chapters/{path.stem}.html", [c for c in code_cells(path) if c.source.strip()]
     shown = [
         (part.get_text().strip(), part.find_parent("details", class_="fold") is not None)
-        for part in blocks
+        for part in parsed(page).select("section .cell_input")
     ]
     assert sorted(shown) == sorted((cell.source.strip(), bool(tag_of(cell))) for cell in cells)
 
@@ -117,14 +105,11 @@ def test_ledger_can_be_taken_away():
 
 
 @pytest.fixture(params=[(1280, False), (390, True)], ids=["screen", "phone"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+def page(request, window):
     width, touch = request.param
-    context = browser.new_context(viewport={"width": width, "height": 800}, has_touch=touch)
-    yield context.new_page()
-    context.close()
+    return window(width=width, has_touch=touch)
 
 
-@pytest.mark.browser
 def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.goto(CHAPTER.as_uri())
     link = page.locator("p a.claim-link[href^='#claim']:visible").last
@@ -142,7 +127,6 @@ def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.wait_for_function("y => Math.abs(scrollY - y) < 400", arg=before)
 
 
-@pytest.mark.browser
 def test_card_opens_on_focus_and_escape_closes_it(page):
     page.goto(CHAPTER.as_uri())
     page.locator("section section p a.claim-link").first.focus()
@@ -153,20 +137,15 @@ def test_card_opens_on_focus_and_escape_closes_it(page):
     assert not card.is_visible()
 
 
-@pytest.mark.browser
-def test_first_tap_opens_the_card(browser):
-    context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
-    page = context.new_page()
-    page.goto(CHAPTER.as_uri())
+def test_first_tap_opens_the_card(window):
+    page = window(CHAPTER.as_uri(), width=390, has_touch=True)
     page.locator("section section p a.claim-link").first.tap()
     assert page.locator("#claim-card").is_visible()
     assert "#claim" not in page.url
     page.locator("section section p a.claim-link").first.tap()
     page.wait_for_url("**#claim-*")
-    context.close()
 
 
-@pytest.mark.browser
 def test_switch_opens_all_and_is_remembered(page):
     page.goto(CHAPTER.as_uri())
     assert page.locator("details.evidence[open]").count() == 0
@@ -176,20 +155,15 @@ def test_switch_opens_all_and_is_remembered(page):
     expect(page.locator(f"{SHOWN}:not([open])")).to_have_count(0)
 
 
-@pytest.mark.browser
-def test_lines_open_without_a_script(browser):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(CHAPTER.as_uri())
+def test_lines_open_without_a_script(window):
+    page = window(CHAPTER.as_uri(), java_script_enabled=False)
     mark = page.locator("details.evidence:has(details.claim:not([open]))").first
     mark.locator("> summary").press("Enter")
     claim = mark.locator("details.claim").first
     claim.locator("summary").press("Enter")
     assert claim.locator(".claim-card").is_visible()
-    context.close()
 
 
-@pytest.mark.browser
 def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
     page.goto(CHAPTER.as_uri())
     wide = page.viewport_size["width"] > 400
@@ -199,7 +173,6 @@ def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
         assert (box["x"] >= text["x"] + text["width"] - 1) == wide
 
 
-@pytest.mark.browser
 def test_ledger_is_filtered(page):
     page.goto((HTML / "chapters" / "claims.html").as_uri())
     page.locator(".ledger-filter input").fill("aw-not-stored")
@@ -207,25 +180,18 @@ def test_ledger_is_filtered(page):
     assert "1 of" in page.locator(".ledger-filter output").inner_text()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
-def test_open_pages_are_accessible_and_fit(browser, theme, width):
-    context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    page.goto(CHAPTER.as_uri())
+def test_open_pages_are_accessible_and_fit(window, theme, width):
+    page = window(CHAPTER.as_uri(), color_scheme=theme, width=width)
     page.locator(".evidence-switch").click()
-    assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    context.close()
+    assert violations(page) == []
 
 
-@pytest.mark.browser
-def test_ledger_is_sorted_by_a_column(browser):
-    page = browser.new_page()
-    page.goto((HTML / "chapters" / "claims.html").as_uri())
+def test_ledger_is_sorted_by_a_column(window):
+    page = window((HTML / "chapters" / "claims.html").as_uri())
     table = page.locator("table.claims-ledger").nth(1)
     table.get_by_role("button", name="Seeds").first.click()
     seeds = table.locator("tbody td:nth-child(4)").all_inner_texts()
     numbers = [int(seed) for seed in seeds if seed != "–"]
     assert numbers == sorted(numbers) != []
-    page.close()

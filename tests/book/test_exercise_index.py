@@ -1,23 +1,18 @@
 """The index of exercises names all of them, and the lists choose among them."""
 
 import re
-from typing import Any
 
-import nbformat
-import pytest
-from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML
+from built import CHAPTERS, parsed, prose
 from playwright.sync_api import expect
 
 
 def test_every_exercise_is_named_once_with_kind_level_and_minutes():
-    page = BeautifulSoup((HTML / "chapters" / "exercises.html").read_text("utf-8"), "html.parser")
+    page = parsed("chapters/exercises.html")
     links = [a["href"].partition("#")[2] for a in page.select("table.exercises td a")]
     labels = [
         label
         for path in CHAPTERS
-        for cell in nbformat.read(path, as_version=4).cells
-        for label in re.findall(r"exercise-start\}.*\n:label: (\S+)", cell.source)
+        for label in re.findall(r"exercise-start\}.*\n:label: (\S+)", prose(path))
     ]
     assert sorted(links) == sorted(labels)
     for row in page.select("table.exercises tr[data-kind]"):
@@ -26,8 +21,7 @@ def test_every_exercise_is_named_once_with_kind_level_and_minutes():
         assert 1 <= int(minutes) <= 60
 
 
-@pytest.mark.browser
-def test_lists_leave_what_is_chosen(page: Any, site: str) -> None:
+def test_lists_leave_what_is_chosen(page, site):
     page.goto(f"{site}chapters/exercises.html")
     rows = page.locator("tr[data-kind]:visible")
     page.select_option("select[name=kind]", "Build")

@@ -4,19 +4,17 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from html import unescape
 from importlib import import_module
-from itertools import product
 from typing import Any
 from xml.etree import ElementTree
 
-import nbformat
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from built import CHAPTERS, HTML
+from built import CHAPTERS, HTML, code_cells, violations
 from playwright.sync_api import Browser, Page, expect
 
 from attnbook.book.colours import as_variables
@@ -33,8 +31,8 @@ def figures() -> dict[str, tuple[str, Figure]]:
     """Name -> its chapter, and the figure with the data that it has there."""
     found = {}
     for path in CHAPTERS:
-        for cell in nbformat.read(path, 4).cells:
-            for output in cell.get("outputs", []):
+        for cell in code_cells(path):
+            for output in cell.outputs:
                 svg = output.get("data", {}).get("image/svg+xml", "")
                 if "data-interactive=" in svg:
                     recipe = json.loads(unescape(re.search(r"(?s)<metadata>(.*?)</", svg)[1]))
@@ -49,9 +47,22 @@ NAMES = sorted(
 )
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(scope="module", params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture
+def figure(name: str) -> Figure:
+    return figures()[name][1]
+
+
+@pytest.fixture(scope="module")
+def box(browser: Browser, site: str, name: str) -> Iterator[Any]:
+    """The figure on its page, which several tests use, one after the other."""
+    page = browser.new_page()
+    yield open_figure(page, site, name)
+    page.close()
 
 
 def open_figure(page: Page, where: str, name: str) -> Any:
@@ -132,8 +143,7 @@ def test_scripts_are_small_and_d3_is_what_it_was():
     assert hashlib.sha256((HERE / "d3.min.js").read_bytes()).hexdigest() == D3
 
 
-def test_a_figure_is_described_and_carries_little(name):
-    _, figure = figures()[name]
+def test_a_figure_is_described_and_carries_little(figure):
     assert len(figure.description) >= 80
     assert len(json.dumps(figure.data).encode()) <= 50_000
     assert len(figure.examples) >= 3
@@ -149,14 +159,11 @@ def test_texts_with_numbers_round_a_half_away_from_zero():
     )
 
 
-@pytest.mark.browser
-def test_the_script_computes_what_attnbook_computes(page, site, name):
-    _, figure = figures()[name]
-    open_figure(page, site, name)
+def test_the_script_computes_what_attnbook_computes(box, name, figure):
     for settings in ({}, *figure.examples):
         numbers = figure.numbers(**settings)
         chosen = {key: numbers[key] for key in figure.recipe()["settings"]}
-        script = page.evaluate(
+        script = box.page.evaluate(
             "([name, settings, data]) => "
             "attnbookFigures.compute[name](settings, data, attnbookFigures.lists)",
             [name, chosen, dict(figure.data)],
@@ -167,11 +174,7 @@ def test_the_script_computes_what_attnbook_computes(page, site, name):
         assert wrong == {}, settings
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("where", ["http", "file"])
-def test_the_script_draws_what_python_draws(page, site, name, where):
-    _, figure = figures()[name]
-    box = open_figure(page, site if where == "http" else f"{HTML.as_uri()}/", name)
+def test_the_script_draws_what_python_draws(box, figure):
     assert_same_drawing(box, figure, {})
     own = {control.name for control in figure.controls}
     for settings in figure.examples:
@@ -183,10 +186,16 @@ def test_the_script_draws_what_python_draws(page, site, name, where):
             )
 
 
-@pytest.mark.browser
-def test_a_figure_works_by_keyboard_alone(page, site, name):
-    _, figure = figures()[name]
-    box = open_figure(page, site, name)
+def test_the_script_draws_the_same_from_disk(page, name, figure):
+    box = open_figure(page, f"{HTML.as_uri()}/", name)
+    own = {control.name for control in figure.controls}
+    settings = next((each for each in figure.examples if each.keys() <= own), {})
+    choose(box, figure, settings)
+    assert_same_drawing(box, figure, settings)
+
+
+def test_a_figure_works_by_keyboard_alone(box, figure):
+    page = box.page
     for control in figure.controls:
         field = box.locator(f'[name="{control.name}"]')
         state = "el => el.value + el.getAttribute('aria-pressed')"
@@ -205,15 +214,12 @@ def test_a_figure_works_by_keyboard_alone(page, site, name):
         assert len(said) >= 3
 
 
-@pytest.mark.browser
-def test_what_is_dragged_moves_its_sliders(browser, site, name):
-    _, figure = figures()[name]
+def test_what_is_dragged_moves_its_sliders(window, site, name, figure):
     if not figure.handles:
         pytest.skip("nothing to drag")
-    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
-    page = context.new_page()
+    page = window(has_touch=True, width=390)
     box = open_figure(page, site, name)
-    client = context.new_cdp_session(page)
+    client = page.context.new_cdp_session(page)
     for handle in figure.handles:
         mark = box.locator(f'[data-handle="{handle.name}"]').first
         mark.scroll_into_view_if_needed()
@@ -233,40 +239,26 @@ def test_what_is_dragged_moves_its_sliders(browser, site, name):
                 expect(slider).not_to_have_value(before, timeout=1000)
                 break
         expect(slider).not_to_have_value(before)
-    context.close()
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize(("theme", "width"), [*product(("light", "dark"), (1280, 320))])
-def test_a_figure_is_clean_and_fits(browser, site, name, theme, width):
-    context = browser.new_context(
-        color_scheme=theme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
-    )
-    page = context.new_page()
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
+def test_a_figure_is_clean_and_fits(window, site, name, theme, width):
+    page = window(color_scheme=theme, width=width, reduced_motion="reduce")
     box = open_figure(page, site, name)
-    found = Axe().run(page, context=f'[data-figure="{name}"]')
-    assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    inside = box.evaluate("box => box.scrollWidth <= box.clientWidth + 1")
-    assert inside
-    context.close()
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth + 1")
+    assert violations(page, f'[data-figure="{name}"]') == []
 
 
-@pytest.mark.browser
-def test_without_scripts_the_figure_tells_its_story(browser: Browser, site, name):
-    chapter, figure = figures()[name]
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"{site}chapters/{chapter}.html")
+def test_without_scripts_the_figure_tells_its_story(window, site, name, figure):
+    page = window(f"{site}chapters/{figures()[name][0]}.html", java_script_enabled=False)
     box = page.locator(f'[data-figure="{name}"]')
     expect(box.locator("svg.figure")).to_be_visible()
     expect(box.locator(".controls")).to_be_hidden()
     expect(box.locator(".said")).to_have_text(figure.sentence(figure.numbers()))
     assert box.locator(".numbers tr").count() == len(figure.table)
-    context.close()
 
 
-@pytest.mark.browser
 def test_only_pages_with_a_figure_load_its_scripts(page, site):
     asked = []
     page.on("request", lambda request: asked.append(request.url))

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
-from built import HTML
+from built import HTML, violations
 from playwright.sync_api import expect
 from torch import Tensor
 
@@ -160,7 +159,6 @@ def test_the_drawing_is_described_and_each_box_is_a_named_link(size):
     )
 
 
-@pytest.mark.browser
 def test_the_map_says_a_part_and_turns_round(page, site):
     page.goto(f"{site}chapters/notation.html")
     map_ = page.locator(".attention-map")
@@ -177,21 +175,16 @@ def test_the_map_says_a_part_and_turns_round(page, site):
     expect(says).to_have_text(f"Backward through softmax: {PARTS['softmax'].back}")
     expect(map_.locator("polygon.head.stream:visible")).to_have_count(0)
     assert map_.locator("polygon.tail:visible").count() > 10
-    found = Axe().run(page, context=".attention-map")
-    assert found.violations_count == 0, found.generate_report()
+    assert violations(page, ".attention-map") == []
 
 
-@pytest.mark.browser
-def test_a_tap_chooses_and_a_second_follows(browser, site):
-    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
-    page = context.new_page()
-    page.goto(f"{site}chapters/notation.html")
+def test_a_tap_chooses_and_a_second_follows(window, site):
+    page = window(f"{site}chapters/notation.html", width=390, has_touch=True)
     box = page.locator(".attention-map a.part.softmax:visible")
     box.tap()
     expect(page.locator(".attention-map .said")).to_have_text(about(PARTS["softmax"]))
     box.tap()
     expect(page).to_have_url(re.compile("04_attention_weights"))
-    context.close()
 
 
 def test_each_part_has_a_line_of_the_backward_pass():

@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -30,7 +31,7 @@ LAYOUT = '{% extends "!layout.html" %}{% block footer %}{{ glyphs }}{{ super() }
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> tuple[str, str, str]:
+def built(tmp_path_factory) -> SimpleNamespace:
     """The page, its entry in the index of the search, and the warnings."""
     sys.path.insert(0, str(ROOT / "_ext"))
     book: Path = tmp_path_factory.mktemp("book")
@@ -50,45 +51,40 @@ def built(tmp_path_factory) -> tuple[str, str, str]:
         Sphinx(str(book), None, out, out, "html", settings, status=None, warning=warnings).build()
     sys.path.remove(str(ROOT / "_ext"))
     page, index = (book / "out" / name for name in ("index.html", "searchindex.js"))
-    return page.read_text(), index.read_text(), warnings.getvalue()
+    texts = {"page": page.read_text(), "index": index.read_text()}
+    return SimpleNamespace(**texts, warnings=warnings.getvalue())
 
 
 def test_a_mistake_is_a_warning_with_its_place(built):
-    _, _, warnings = built
-    [warning] = warnings.strip().splitlines()
+    [warning] = built.warnings.strip().splitlines()
     assert re.search(r"index\.md:11: WARNING: .*\\unknown", warning)
 
 
 def test_a_formula_with_a_label_has_a_number_and_can_be_referred_to(built):
-    page, _, _ = built
-    assert '<div class="equation" id="equation-weights">' in page
+    assert '<div class="equation" id="equation-weights">' in built.page
     assert re.search(
-        r'<span class="eqno">\(1\)<a class="headerlink" href="#equation-weights"', page
+        r'<span class="eqno">\(1\)<a class="headerlink" href="#equation-weights"', built.page
     )
-    assert '<a class="reference internal" href="#equation-weights">(1)</a>' in page
+    assert '<a class="reference internal" href="#equation-weights">(1)</a>' in built.page
 
 
 def test_a_formula_is_told_in_words(built):
-    page, _, _ = built
-    assert 'aria-label="A equals softmax open paren Q K transpose close paren"' in page
+    assert 'aria-label="A equals softmax open paren Q K transpose close paren"' in built.page
 
 
 def test_a_formula_keeps_the_signs_that_stand_at_it(built):
-    page, _, _ = built
-    kept = BeautifulSoup(page, "html.parser").select(".joined")
+    kept = BeautifulSoup(built.page, "html.parser").select(".joined")
     assert [part.text for part in kept] == ["A,", "√(d_k).", "(A/A,", "x + \\unknown."]
 
 
 def test_titles_and_search_hold_readable_text(built):
-    page, index, _ = built
-    assert "<title>One page about √(d_k)" in page
-    assert r'"One page about \u221a(d_k)": ' in index
+    assert "<title>One page about √(d_k)" in built.page
+    assert r'"One page about \u221a(d_k)": ' in built.index
 
 
 def test_each_glyph_and_each_formula_is_on_the_page_once(built):
-    page, _, _ = built
-    ids = re.findall(r' id="(math-[^"]+)"', page)
-    used = re.findall(r'href="#(math-[^"]+)"', page)
+    ids = re.findall(r' id="(math-[^"]+)"', built.page)
+    used = re.findall(r'href="#(math-[^"]+)"', built.page)
     assert len(ids) == len(set(ids))
     assert set(ids) == set(used)
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from built import HTML, ROOT
+from built import ROOT, parsed, read
 
 from attnbook.book.cells import tag_of
 
@@ -30,7 +29,7 @@ class Symptom:
 
 def symptoms() -> list[Symptom]:
     found: list[Symptom] = []
-    for cell in nbformat.read(PAGE, as_version=4).cells:
+    for cell in read(PAGE).cells:
         if cell.cell_type == "markdown":
             before, *parts = SYMPTOM.split(cell.source)
             if found:
@@ -48,8 +47,7 @@ each = pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.
 
 def test_each_symptom_stands_once_and_in_the_contents():
     assert len({symptom.label for symptom in SYMPTOMS}) == len(SYMPTOMS) >= 30
-    html = (HTML / "chapters" / "not_learning.html").read_text("utf-8")
-    links = BeautifulSoup(html, "html.parser").select("nav.contents a")
+    links = parsed("chapters/not_learning.html").select("nav.contents a")
     assert {symptom.title.replace("`", "") for symptom in SYMPTOMS} <= {a.text for a in links}
 
 

@@ -3,22 +3,26 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from urllib.parse import urljoin
 
 import pytest
-from built import CHAPTERS, HTML, PAGES, WRITTEN, violations
+from built import CHAPTERS, HTML, NUMBERED, PAGES, WRITTEN, parsed, violations
 from playwright.sync_api import Browser, BrowserContext, Page, Response
-
-pytestmark = pytest.mark.browser
 
 SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
 CHAPTER = f"chapters/{CHAPTERS[0].stem}.html"
 # Prose, outputs and figures; nested lists; long signatures: these stand for the others where a
 # check is slow, or what it finds lies in the theme and not in the page.
-NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
 TYPICAL = (CHAPTER, "chapters/questions.html", "chapters/api/models.html")
 MORE_VIEWS = ("light", 390), ("dark", 1280)
 VISITS = [(name, *view) for name in PAGES for view in VIEWS]
 VISITS += [(name, *view) for name in PAGES if name in TYPICAL for view in MORE_VIEWS]
+# The slowest check of all: the pages by turns in one view and in the other.
+BY_AXE = {
+    (name, *view)
+    for i, name in enumerate(PAGES)
+    for view in (VIEWS if name in TYPICAL[:2] else [VIEWS[i % 2]])
+}
 
 
 def named(param: tuple[str, str, int]) -> str:
@@ -45,6 +49,7 @@ class Visit:
 
     page: Page
     theme: str
+    by_axe: bool = False
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -77,7 +82,7 @@ class Visit:
 def visit(request, site, contexts) -> Iterator[Visit]:
     name, theme, width = request.param
     page = contexts[theme, width].new_page()
-    visit = Visit(page, theme)
+    visit = Visit(page, theme, by_axe=request.param in BY_AXE)
     visit.open(site + name)
     yield visit
     page.close()
@@ -213,22 +218,6 @@ def test_nothing_is_cut_off(visit):
     assert visit.page.evaluate(CUT_OFF) == []
 
 
-# The slowest of all (the API takes half a minute): the pages by turns in one view and in the other.
-@pytest.mark.parametrize(
-    "visit",
-    [
-        (name, *view)
-        for i, name in enumerate(PAGES)
-        for view in (VIEWS if name in TYPICAL[:2] else [VIEWS[i % 2]])
-    ],
-    indirect=True,
-    ids=named,
-)
-def test_axe_finds_nothing(visit):
-    # Preloading would fetch the styles again, from wrong addresses.
-    assert violations(visit.page) == []
-
-
 PICTURES = """() => [...document.querySelectorAll("img, svg[role=img]")]
   .filter(picture => !picture.closest("[aria-hidden=true]"))
   .map(picture => picture.getAttribute(picture.tagName === "IMG" ? "alt" : "aria-label") ?? "")"""
@@ -240,6 +229,11 @@ def test_pictures_are_described_in_words(visit):
         assert not re.search(r"\.(svg|png|jpe?g)$|[0-9a-f]{16}", words)
 
 
+# The last that looks at a visit: it takes the drawings away.
+def test_axe_finds_nothing(visit):
+    assert not visit.by_axe or violations(visit.page) == []
+
+
 @pytest.mark.parametrize("name", [*TYPICAL, f"chapters/{CHAPTERS[1].stem}.html"])
 def test_pages_work_from_disk(name, page):
     visit = Visit(page, "light")
@@ -247,8 +241,9 @@ def test_pages_work_from_disk(name, page):
     assert visit.left("file:") == []
     assert [error for error in visit.errors if error.startswith("raised")] == []
     assert page.evaluate(UNDRAWN) == []
-    for shown in page.locator(":is(.claim, svg.figure):not(details *, .toggle *)").all():
-        assert shown.bounding_box()["height"] > 10
+    shown = page.locator(":is(.claim, svg.figure):not(details *, .toggle *)")
+    heights = shown.evaluate_all("all => all.map((each) => each.getBoundingClientRect().height)")
+    assert all(height > 10 for height in heights)
 
 
 def test_chapter_shows_its_claims_and_figures(page, site):
@@ -279,12 +274,12 @@ def test_copy_button_copies_the_code_of_its_cell(page, site):
 
 
 def test_navigation_leads_from_page_to_page(page, site):
-    page.goto(site + "intro.html")
     seen = ["intro.html"]
-    while page.locator("a.right-next").count():
-        with page.expect_navigation():
-            page.locator("a.right-next").click()
-        seen.append(page.url.removeprefix(site))
+    while following := parsed(seen[-1]).select_one("a.right-next"):
+        seen.append(urljoin(seen[-1], following["href"]))
     assert sorted(seen) == WRITTEN
+    page.goto(site + seen[0])
+    page.locator("a.right-next").click()
+    page.wait_for_url(site + seen[1])
     in_order = [f"chapters/{path.stem}.html" for path in NUMBERED]
     assert seen[: len(in_order) + 1] == ["intro.html", *in_order]

@@ -3,14 +3,11 @@
 import gzip
 import json
 import re
-from functools import cache
 
 import numpy as np
 import pytest
 import yaml
-from axe_playwright_python.sync_playwright import Axe
-from bs4 import BeautifulSoup
-from built import CHAPTERS, HTML, PAGES, ROOT, WRITTEN
+from built import CHAPTERS, HTML, NUMBERED, PAGES, ROOT, WRITTEN, parsed, violations, without
 from contrast import contrast
 from numpy.typing import NDArray
 from playwright.sync_api import expect
@@ -19,12 +16,6 @@ import attnbook
 
 CITED = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 CHAPTER = f"chapters/{CHAPTERS[1].stem}.html"
-NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
-
-
-@cache
-def parsed(page: str) -> BeautifulSoup:
-    return BeautifulSoup((HTML / page).read_text(encoding="utf-8"), "html.parser")
 
 
 def weight(*names: str) -> int:
@@ -113,10 +104,7 @@ def test_chapter_and_its_figures_have_the_number_of_its_file(path):
 
 @pytest.mark.parametrize("page", WRITTEN)
 def test_percent_stays_with_its_number(page):
-    for code in (article := BeautifulSoup(str(parsed(page).article), "html.parser")).select(
-        "pre, code, script, svg"
-    ):
-        code.decompose()
+    article = without(parsed(page).article, "pre, code, script, svg")
     assert re.findall(r".{20}\d\s%", article.text.replace("\u00a0", "~")) == []
 
 
@@ -125,12 +113,9 @@ def rgb(colour: str) -> NDArray[np.float64]:
     return np.array(re.findall(r"\d+", colour)[:3], float) / 255
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_hovered_links_and_comments_are_read_easily(browser, site, theme):
-    context = browser.new_context(color_scheme=theme)
-    page = context.new_page()
-    page.goto(site + CHAPTER)
+def test_hovered_links_and_comments_are_read_easily(window, site, theme):
+    page = window(site + CHAPTER, color_scheme=theme)
     colour = "(part, name) => getComputedStyle(part)[name]"
     link = page.locator("article p a:visible").first
     ground = page.locator("body").evaluate(colour, "backgroundColor")
@@ -145,7 +130,6 @@ def test_hovered_links_and_comments_are_read_easily(browser, site, theme):
     # A comment does not outshine the code.
     written = rgb(comment.evaluate(colour, "color"))
     assert 4.5 <= contrast(written, box) <= contrast(text, box)
-    context.close()
 
 
 def test_citation_is_of_this_version():
@@ -173,7 +157,6 @@ FOCUS = """() => {
 }"""
 
 
-@pytest.mark.browser
 def test_focus_is_seen_on_every_button(page, site):
     page.goto(site + CHAPTER)
     page.keyboard.press("Tab")
@@ -184,7 +167,6 @@ def test_focus_is_seen_on_every_button(page, site):
     assert [each for each in found if each[1] in ("none", "hidden") or each[2] < 2] == []
 
 
-@pytest.mark.browser
 def test_theme_button_says_its_state(page, site):
     page.goto(site + CHAPTER)
     states = ["automatic", "dark", "light", "automatic"]
@@ -195,16 +177,12 @@ def test_theme_button_says_its_state(page, site):
             button.click()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, "chapters/implementations.html", "search.html"])
 def test_names_say_what_is_seen(page, site, name):
     page.goto(site + name)
-    rule = {"runOnly": ["label-content-name-mismatch"], "preload": False}
-    found = Axe().run(page, options=rule).response["violations"]
-    assert [node["html"] for each in found for node in each["nodes"]] == []
+    assert violations(page, runOnly=["label-content-name-mismatch"]) == []
 
 
-@pytest.mark.browser
 def test_menu_of_downloads_works_by_keyboard(page, site):
     page.goto(site + CHAPTER)
     menu = page.locator("details.menu")
@@ -237,12 +215,9 @@ PRINTED = """() => {
 }"""
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, "chapters/api/models.html"])
-def test_print_is_light_and_holds_all_but_what_is_folded(browser, site, name):
-    context = browser.new_context(color_scheme="dark", viewport={"width": 700, "height": 900})
-    page = context.new_page()
-    page.goto(site + name)
+def test_print_is_light_and_holds_all_but_what_is_folded(window, site, name):
+    page = window(site + name, color_scheme="dark", width=700, height=900)
     page.emulate_media(media="print")
     page.locator("html[data-theme=light]").wait_for(state="attached")
     assert page.evaluate(PRINTED) == []
@@ -251,20 +226,14 @@ def test_print_is_light_and_holds_all_but_what_is_folded(browser, site, name):
         expect(more).to_be_hidden()
         page.locator("details.more").first.evaluate("fold => (fold.open = true)")
         expect(more).to_be_visible()
-    context.close()
 
 
-@pytest.mark.browser
-def test_long_contents_reach_the_end_of_the_window(browser, site):
-    context = browser.new_context(viewport={"width": 1280, "height": 300})
-    page = context.new_page()
-    page.goto(site + CHAPTER)
+def test_long_contents_reach_the_end_of_the_window(window, site):
+    page = window(site + CHAPTER, height=300)
     box = page.locator(".bd-sidebar-secondary").bounding_box()
     assert box["y"] + box["height"] == 300
-    context.close()
 
 
-@pytest.mark.browser
 def test_contents_mark_the_section_that_a_link_leads_to(page, site):
     page.goto(site + CHAPTER)
     for link in page.locator(".bd-toc-nav > ul > li > ul > li > a").all()[:4]:
@@ -274,11 +243,7 @@ def test_contents_mark_the_section_that_a_link_leads_to(page, site):
         page.locator(f".bd-toc-nav a[href='{anchor}'].active[aria-current]").wait_for()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("name", [CHAPTER, *(page for page in WRITTEN if "/api/" in page)])
-def test_page_fits_in_320_pixels(browser, site, name):
-    context = browser.new_context(viewport={"width": 320, "height": 640})
-    page = context.new_page()
-    page.goto(site + name)
+def test_page_fits_in_320_pixels(window, site, name):
+    page = window(site + name, width=320)
     assert page.evaluate("document.documentElement.scrollWidth") == 320
-    context.close()

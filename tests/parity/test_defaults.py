@@ -21,18 +21,18 @@ def now() -> dict[str, Any]:
     return measure()
 
 
-def test_versions_are_those_installed(written: dict[str, Any]) -> None:
+def test_versions_are_those_installed(written):
     installed = {name: version(name).partition("+")[0] for name in PACKAGES}
     assert written["versions"] == installed, "run `make implementations`, then the chapter"
 
 
-def test_the_same_matrices_are_measured(written: dict[str, Any], now: dict[str, Any]) -> None:
+def test_the_same_matrices_are_measured(written, now):
     for before, after in zip(written["sigmas"], now["sigmas"], strict=True):
         fixed = before.keys() - {"measured"}
         assert {key: before[key] for key in fixed} == {key: after[key] for key in fixed}
 
 
-def test_standard_deviations_are_as_written(written: dict[str, Any], now: dict[str, Any]) -> None:
+def test_standard_deviations_are_as_written(written, now):
     for before, after in zip(written["sigmas"], now["sigmas"], strict=True):
         for each in (before, after):
             samples = np.array(each["measured"])
@@ -41,18 +41,16 @@ def test_standard_deviations_are_as_written(written: dict[str, Any], now: dict[s
         assert np.mean(after["measured"]) == pytest.approx(np.mean(before["measured"]), rel=0.02)
 
 
-def test_what_enters_the_first_block_is_as_written(
-    written: dict[str, Any], now: dict[str, Any]
-) -> None:
+def test_what_enters_the_first_block_is_as_written(written, now):
     assert now["entering"] == pytest.approx(written["entering"], rel=0.02)
 
 
-def test_conventions_are_as_written(written: dict[str, Any], now: dict[str, Any]) -> None:
+def test_conventions_are_as_written(written, now):
     assert now["sizes"] == written["sizes"]
     assert now["conventions"] == written["conventions"]
 
 
-def test_behaviour_is_as_written(written: dict[str, Any], now: dict[str, Any]) -> None:
+def test_behaviour_is_as_written(written, now):
     name = "relative error of a float64 layer"
     (before,), (after,) = (each["behaviour"].pop(name).values() for each in (written, now))
     assert 1e-9 < before < 1e-5  # float32's, and not the same on each processor

@@ -29,29 +29,17 @@ def gpt2(implementation: str) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config)
 
 
+SIZES = {"vocab_size": VOCAB, "hidden_size": D_MODEL, "num_hidden_layers": N_LAYERS}
+SIZES |= {"num_attention_heads": N_HEADS, "intermediate_size": 32}
+
+
 def bert(implementation: str) -> BertModel:
-    config = BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=D_MODEL,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        intermediate_size=32,
-        attn_implementation=implementation,
-    )
-    return BertModel(config)
+    return BertModel(BertConfig(**SIZES, attn_implementation=implementation))
 
 
 def llama(implementation: str) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=D_MODEL,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        num_key_value_heads=2,
-        intermediate_size=32,
-        attn_implementation=implementation,
-    )
-    return LlamaForCausalLM(config)
+    own = {"num_key_value_heads": 2, "attn_implementation": implementation}
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **own))
 
 
 MODELS = {"GPT-2": gpt2, "BERT": bert, "Llama": llama}
@@ -84,7 +72,7 @@ def weights_read(weights: tuple[Tensor, ...], allowed: Tensor) -> dict[str, list
 
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_attention_of_hugging_face(name: str, padded: bool) -> None:
+def test_attention_of_hugging_face(name, padded):
     given = inputs(padded)
     with Probe(model := make(name, "sdpa")) as probe:
         model(**given)
@@ -102,7 +90,7 @@ def test_attention_of_hugging_face(name: str, padded: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_eager_attention_of_hugging_face_is_named(name: str) -> None:
+def test_eager_attention_of_hugging_face_is_named(name):
     with Probe(model := make(name, "eager")) as probe:
         model(**inputs(padded=True))
     assert len(probe.attention) == 0
@@ -112,7 +100,7 @@ def test_eager_attention_of_hugging_face_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", MODELS)
-def test_hugging_face_computes_the_same(name: str, implementation: str) -> None:
+def test_hugging_face_computes_the_same(name, implementation):
     model, given = make(name, implementation).train(), inputs(padded=True)
 
     def run() -> list[Tensor]:
@@ -132,7 +120,7 @@ def test_hugging_face_computes_the_same(name: str, implementation: str) -> None:
     assert (probe.parameters["update"][probe.parameters["rms"] > 0] == 0).all()
 
 
-def test_sizes_of_hugging_face() -> None:
+def test_sizes_of_hugging_face():
     model, given = make("GPT-2", "sdpa"), inputs(padded=False)
     states = model(**given, output_hidden_states=True).hidden_states
     with Probe(model, only=["*.h.?", "*.drop"]) as probe:
@@ -143,7 +131,7 @@ def test_sizes_of_hugging_face() -> None:
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_torch_attention(batch_first: bool, need_weights: bool) -> None:
+def test_torch_attention(batch_first, need_weights):
     model = randomize(nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=batch_first))
     x = torch.randn(BATCH, TOKENS, D_MODEL)
     given = x if batch_first else x.transpose(0, 1)
@@ -165,7 +153,7 @@ def test_torch_attention(batch_first: bool, need_weights: bool) -> None:
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("gradients", [True, False])
-def test_torch_encoder(train: bool, gradients: bool) -> None:
+def test_torch_encoder(train, gradients):
     layer = nn.TransformerEncoderLayer(D_MODEL, N_HEADS, 32, dropout=0.0, batch_first=True)
     model = randomize(nn.TransformerEncoder(layer, N_LAYERS)).train(train)
     x = torch.randn(BATCH, TOKENS, D_MODEL)
@@ -180,7 +168,7 @@ def test_torch_encoder(train: bool, gradients: bool) -> None:
     assert stream["rms"][-1] == pytest.approx(expected.square().mean().sqrt().item())
 
 
-def test_torch_transformer_has_two_stacks() -> None:
+def test_torch_transformer_has_two_stacks():
     model = nn.Transformer(D_MODEL, N_HEADS, 1, 1, 32, batch_first=True)
     x = torch.randn(BATCH, TOKENS, D_MODEL)
     with Probe(model) as probe:

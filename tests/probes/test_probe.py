@@ -26,7 +26,7 @@ def hooks_of(model: nn.Module) -> list[object]:
     ]
 
 
-def test_layers_and_parts() -> None:
+def test_layers_and_parts():
     model, (ids, targets) = language_model(), batch()
     with Probe(model) as probe:
         loss_of(model, ids, targets).backward()
@@ -44,7 +44,7 @@ def test_layers_and_parts() -> None:
     assert probe.attention.parts == ["attention"]
 
 
-def test_parts_of_two_stacks() -> None:
+def test_parts_of_two_stacks():
     model = Transformer(TransformerConfig(vocab_size=9, d_model=8, n_heads=2, n_layers=1))
     with Probe(model) as probe:
         model(torch.randint(9, (1, 4)), torch.randint(9, (1, 3)))
@@ -53,7 +53,7 @@ def test_parts_of_two_stacks() -> None:
     assert "encoder_blocks.block" in probe.activations.parts
 
 
-def test_only_the_outermost_stack_of_like_items_counts() -> None:
+def test_only_the_outermost_stack_of_like_items_counts():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def test_only_the_outermost_stack_of_like_items_counts() -> None:
     assert probe.activations["part"].tolist() == ["(model)", "Linear", "Tanh"]
 
 
-def test_only() -> None:
+def test_only():
     model, (ids, _) = language_model(), batch()
 
     def read(only: str | list[str]) -> Probe:
@@ -94,7 +94,7 @@ def test_only() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_same_to_the_last_bit(dtype: torch.dtype) -> None:
+def test_same_to_the_last_bit(dtype):
     model, (ids, targets) = language_model(dropout=0.3, max_tokens=32).to(dtype), batch()
     start = {name: x.clone() for name, x in model.state_dict().items()}
 
@@ -115,7 +115,7 @@ def test_same_to_the_last_bit(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_no_hook_stays(error: type[BaseException] | None) -> None:
+def test_no_hook_stays(error):
     model, (ids, targets) = language_model(), batch()
     model.blocks[0].register_forward_hook(lambda *_: None)
     model.embedding.weight.register_hook(lambda _: None)
@@ -134,7 +134,7 @@ def test_no_hook_stays(error: type[BaseException] | None) -> None:
     assert len(probe._gradients) == seen
 
 
-def test_no_hook_stays_after_an_error_while_entering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hook_stays_after_an_error_while_entering(monkeypatch):
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -145,7 +145,7 @@ def test_no_hook_stays_after_an_error_while_entering(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_in_the_model_leaves_the_names_right(error: type[BaseException]) -> None:
+def test_an_error_in_the_model_leaves_the_names_right(error):
     class Failing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             raise error
@@ -170,7 +170,7 @@ def test_an_error_in_the_model_leaves_the_names_right(error: type[BaseException]
     assert probe.attention.where(name="0.attention")["calls"] == 2
 
 
-def test_tables_are_there_after_the_block() -> None:
+def test_tables_are_there_after_the_block():
     probe = Probe(nn.Linear(2, 2))
     with pytest.raises(RuntimeError, match="run the model in `with probe:`"):
         _ = probe.activations
@@ -182,7 +182,7 @@ def test_tables_are_there_after_the_block() -> None:
     assert len(probe.attention["entropy"]) == 0
 
 
-def test_compiled_models_run_uncompiled() -> None:
+def test_compiled_models_run_uncompiled():
     model, (ids, targets) = language_model(), batch()
     with Probe(model) as plain:
         loss_of(model, ids, targets)

@@ -63,14 +63,7 @@ def mask(kind: str) -> Tensor | None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["none", "padding", "pattern"])
 @pytest.mark.parametrize("n_kv_heads", [2, 4])
-def test_our_attention(
-    n_kv_heads: int,
-    kind: str,
-    causal: bool,
-    return_weights: bool,
-    entries_at_once: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_our_attention(n_kv_heads, kind, causal, return_weights, entries_at_once, monkeypatch):
     monkeypatch.setattr(attention, "ENTRIES_AT_ONCE", entries_at_once)
     model, x, may = (
         MultiHeadAttention(16, 4, n_kv_heads=n_kv_heads),
@@ -89,7 +82,7 @@ def test_our_attention(
 
 
 @pytest.mark.parametrize("value", [-math.inf, -1e4, -1e9, torch.finfo(torch.float64).min])
-def test_added_masks(value: float) -> None:
+def test_added_masks(value):
     query, key, may = (
         3 * torch.randn(2, 2, TOKENS, 4),
         torch.randn(2, 2, TOKENS, 4),
@@ -102,7 +95,7 @@ def test_added_masks(value: float) -> None:
     assert read(lambda: attnbook.attention.attention_weights(logits)) == expected
 
 
-def test_sharp_rows_are_not_masked() -> None:
+def test_sharp_rows_are_not_masked():
     query, key = 60 * torch.randn(2, TOKENS, 4), torch.randn(2, TOKENS, 4)
     zeros = torch.zeros(TOKENS, TOKENS)  # an added mask that forbids nothing
     logits = query @ key.mT / 2
@@ -113,14 +106,14 @@ def test_sharp_rows_are_not_masked() -> None:
     assert found[5] == near(logits.softmax(-1).amax(-1).mean())
 
 
-def test_nothing_may_be_attended_to() -> None:
+def test_nothing_may_be_attended_to():
     x, nothing = torch.randn(2, 3, 4), torch.zeros(3, 3, dtype=torch.bool)
     assert read(lambda: F.scaled_dot_product_attention(x, x, x, nothing)) == [None] * 6
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("way", ["kernel", "kernel with a mask", "ours"])
-def test_nan_shows(bad: float, way: str) -> None:
+def test_nan_shows(bad, way):
     x = torch.randn(2, 3, 4)
     x[0, 2, 0] = bad
     attend = {
@@ -132,7 +125,7 @@ def test_nan_shows(bad: float, way: str) -> None:
     assert all(math.isnan(found[i]) for i in (0, 1, 2, 3, 5))
 
 
-def test_calls_are_pooled_over_queries_and_pairs() -> None:
+def test_calls_are_pooled_over_queries_and_pairs():
     model, parts = MultiHeadAttention(8, 2), (torch.randn(2, 3, 8), torch.randn(1, 7, 8))
     with Probe(model) as probe:
         for x in parts:
@@ -145,7 +138,7 @@ def test_calls_are_pooled_over_queries_and_pairs() -> None:
     assert got.logit_variance_in_row == near(np.average(each[:, 1], weights=each[:, 4] * queries))
 
 
-def test_row_of_the_innermost_module_with_parameters() -> None:
+def test_row_of_the_innermost_module_with_parameters():
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -222,7 +215,7 @@ UNREAD: list[tuple[str, Callable[[Tensor], object]]] = [
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:flex_attention called:UserWarning")
 @pytest.mark.parametrize(("name", "attend"), UNREAD)
-def test_other_attentions_are_named(name: str, attend: Callable[[Tensor], object]) -> None:
+def test_other_attentions_are_named(name, attend):
     model = nn.ModuleDict({"attn": Run(attend), "ours": nn.Identity()})
     x = torch.randn(2, 5, 4)
     expected = attend(x) if name != "gumbel_softmax" else None
@@ -250,7 +243,7 @@ def test_other_attentions_are_named(name: str, attend: Callable[[Tensor], object
         lambda x: F.layer_norm(x, (4,)) / (1 + x.square().mean(-1, keepdim=True)),
     ],
 )
-def test_what_cannot_be_an_attention(compute: Callable[[Tensor], Tensor]) -> None:
+def test_what_cannot_be_an_attention(compute):
     with Probe(model := nn.Sequential(Run(compute))) as probe:
         model(torch.randn(2, 5, 4))
         torch.randn(2, 5, 4).softmax(-1)  # outside the model
@@ -259,7 +252,7 @@ def test_what_cannot_be_an_attention(compute: Callable[[Tensor], Tensor]) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_what_torch_jit_has_made_is_refused() -> None:
+def test_what_torch_jit_has_made_is_refused():
     model = nn.Sequential(nn.Linear(4, 4), torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4)))
     with pytest.raises(TypeError, match=r"^1 is of torch\.jit: give the module that it was made"):
         Probe(model)

@@ -24,7 +24,7 @@ def read(x: Tensor, **options: int | None) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_sizes_and_gradients_of_outputs(norm: str) -> None:
+def test_sizes_and_gradients_of_outputs(norm):
     model, (ids, targets) = language_model(norm=norm), batch()
     outputs: dict[str, Tensor] = {}
 
@@ -49,7 +49,7 @@ def test_sizes_and_gradients_of_outputs(norm: str) -> None:
             assert got.gradient_rms is None
 
 
-def test_cosine_and_rank_of_tokens() -> None:
+def test_cosine_and_rank_of_tokens():
     x = torch.randn(BATCH, TOKENS, 16) + torch.randn(16)
     cosines = [
         torch.dot(a, b) / a.norm() / b.norm()
@@ -65,7 +65,7 @@ def test_cosine_and_rank_of_tokens() -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-30])
-def test_cosine_and_rank_where_they_are_known(size: float) -> None:
+def test_cosine_and_rank_where_they_are_known(size):
     one = torch.randn(2, 5, 1) * torch.randn(8)
     assert read(size * one).rank == near(1)
     assert read(size * torch.eye(4).expand(2, 4, 4)).rank == near(4)
@@ -74,7 +74,7 @@ def test_cosine_and_rank_where_they_are_known(size: float) -> None:
     assert read(size * torch.ones(2, 3, 4)).cosine == near(1)
 
 
-def test_where_cosine_and_rank_say_nothing() -> None:
+def test_where_cosine_and_rank_say_nothing():
     zeros = torch.zeros(1, 5, 8)
     assert (read(zeros).rank, read(zeros).cosine) == (None, 0)
     assert read(torch.cat([torch.eye(5, 8)[None], zeros]), rank_sequences=None).rank == near(5)
@@ -83,7 +83,7 @@ def test_where_cosine_and_rank_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-36, 1e-20, 1.0, 1e30])
-def test_any_size_in_single_precision(scale: float) -> None:
+def test_any_size_in_single_precision(scale):
     x, back = (scale * torch.randn(2, 2, 5, 16)).float()
     model = nn.ParameterDict({"weight": x[0].clone()})
     model.register_module("given", nn.Identity())
@@ -102,7 +102,7 @@ def test_any_size_in_single_precision(scale: float) -> None:
     assert probe.parameters["update"] == near(0.5)
 
 
-def test_nan_shows() -> None:
+def test_nan_shows():
     x = torch.randn(2, 3, 4)
     x[0, 2, 0] = math.nan
     got = read(x)
@@ -110,7 +110,7 @@ def test_nan_shows() -> None:
     assert got.gradient_rms is None
 
 
-def test_several_calls_are_one_row() -> None:
+def test_several_calls_are_one_row():
     model = nn.Linear(4, 4)
     with Probe(model) as probe:
         outputs = [model(torch.randn(2, 3, 4)), model(5 + torch.randn(1, 7, 4))]
@@ -125,7 +125,7 @@ def test_several_calls_are_one_row() -> None:
     assert got["gradient_rms"] == near(rms(torch.cat([y.grad.flatten() for y in outputs])))
 
 
-def test_two_backward_passes_through_one_forward() -> None:
+def test_two_backward_passes_through_one_forward():
     model, x, weights = nn.Linear(4, 4, bias=False), torch.randn(3, 4), torch.randn(3, 4)
     with Probe(model) as probe:
         y = model(x)
@@ -137,7 +137,7 @@ def test_two_backward_passes_through_one_forward() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_recomputation_is_not_a_second_call(reentrant: bool) -> None:
+def test_recomputation_is_not_a_second_call(reentrant):
     model, x = nn.Sequential(MultiHeadAttention(4, 2), nn.Tanh()), torch.randn(2, 3, 4)
     with Probe(model) as plain:
         model(x.clone().requires_grad_()).sum().backward()
@@ -147,7 +147,7 @@ def test_recomputation_is_not_a_second_call(reentrant: bool) -> None:
     assert str(probe.attention) == str(plain.attention)
 
 
-def test_first_tensor_of_several() -> None:
+def test_first_tensor_of_several():
     x = torch.randn(2, 3)
     for give in (
         lambda x: {"loss": x.sum(), "ids": x.long(), "hidden": x, "more": 2 * x},
@@ -158,7 +158,7 @@ def test_first_tensor_of_several() -> None:
         assert probe.activations["rms"] == near(rms(x))
 
 
-def test_what_cannot_be_read_is_skipped() -> None:
+def test_what_cannot_be_read_is_skipped():
     class Eight(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("kind", ["attention", "layer", "encoder", "decoder"])
-def test_torchs_tokens_first(kind: str) -> None:
+def test_torchs_tokens_first(kind):
     def read(batch_first: bool) -> Table:
         torch.manual_seed(4)
         options = {"batch_first": batch_first, "dropout": 0.0}
@@ -197,7 +197,7 @@ def test_torchs_tokens_first(kind: str) -> None:
         np.testing.assert_allclose(table[column], expected[column], err_msg=column)
 
 
-def test_sizes_gradients_and_updates_of_parameters() -> None:
+def test_sizes_gradients_and_updates_of_parameters():
     model, (ids, targets) = language_model(), batch()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     loss_of(model, ids, targets).backward()  # an earlier gradient, not zeroed
@@ -219,7 +219,7 @@ def test_sizes_gradients_and_updates_of_parameters() -> None:
             assert got.update == math.inf
 
 
-def test_parameters_that_nothing_happened_to() -> None:
+def test_parameters_that_nothing_happened_to():
     model = nn.ParameterList([torch.zeros(2), torch.ones(()), torch.ones(2)])
     with Probe(model) as probe, torch.no_grad():
         model[2] += math.nan
@@ -227,7 +227,7 @@ def test_parameters_that_nothing_happened_to() -> None:
     np.testing.assert_equal(probe.parameters["update"], [0, 0, math.nan])
 
 
-def test_tied_and_shared() -> None:
+def test_tied_and_shared():
     shared = nn.Linear(4, 4, bias=False)
     with Probe(model := nn.Sequential(shared, nn.Tanh(), shared)) as probe:
         model(torch.randn(2, 4)).sum().backward()

@@ -19,7 +19,7 @@ TABLE = Table(
 )
 
 
-def test_columns_and_rows() -> None:
+def test_columns_and_rows():
     assert TABLE["rms"].dtype == np.float64
     assert TABLE["name"].tolist()[0] == "embedding"
     assert np.isnan(TABLE["layer"][0])
@@ -32,7 +32,7 @@ def test_columns_and_rows() -> None:
         TABLE["sd"]
 
 
-def test_where() -> None:
+def test_where():
     assert TABLE.where(part="a*", layer=1)["rms"].tolist() == [123.456]
     assert len(TABLE.where(part=["attn", "mlp"])) == 4
     assert len(TABLE.where(layer=range(1, 5))) == 2
@@ -46,7 +46,7 @@ def test_where() -> None:
         TABLE.where(parts="mlp")
 
 
-def test_text() -> None:
+def test_text():
     assert str(TABLE).splitlines() == [
         "name       layer  part            rms",
         "embedding      –  embedding         2",
@@ -62,14 +62,14 @@ def test_text() -> None:
     assert "<td>0.000123</td>" in html
 
 
-def test_note_is_shown() -> None:
+def test_note_is_shown():
     noted = Table(("name",), (("a",),), "not read: <b>").where(name="a")
     assert str(noted).splitlines()[-1] == "not read: <b>"
     assert repr(noted) == "<Table of 1 rows: name; not read: <b>>"
     assert "<p>not read: &lt;b&gt;</p>" in noted._repr_html_()
 
 
-def test_plot() -> None:
+def test_plot():
     ax = TABLE.plot("rms")
     lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}
     assert list(lines) == ["attn", "mlp"]

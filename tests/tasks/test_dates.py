@@ -50,7 +50,7 @@ def drawn(task: DatesTask, n: int, seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_same_seed_gives_the_same_sets_and_batches() -> None:
+def test_same_seed_gives_the_same_sets_and_batches():
     a, b, other = (DatesTask(seed, size=20) for seed in (1, 1, 2))
     assert a.held_out == b.held_out
     assert all(a.held_out[name] != other.held_out[name] for name in SETS)
@@ -58,13 +58,13 @@ def test_same_seed_gives_the_same_sets_and_batches() -> None:
     assert drawn(a, 20, 3) != drawn(a, 20, 4)
 
 
-def test_two_batches_of_a_generator_differ(task: DatesTask) -> None:
+def test_two_batches_of_a_generator_differ(task):
     generator = Generator().manual_seed(0)
     first, second = (task.decode(task.batch(20, generator)[0]) for _ in range(2))
     assert first != second
 
 
-def test_what_is_learned_from_has_no_held_out_answer(task: DatesTask) -> None:
+def test_what_is_learned_from_has_no_held_out_answer(task):
     held_out = {phrase.iso for phrases in task.held_out.values() for phrase in phrases}
     learned = {iso for _, iso in drawn(task, 2000, 0)}
     assert len(held_out) > 1000
@@ -72,7 +72,7 @@ def test_what_is_learned_from_has_no_held_out_answer(task: DatesTask) -> None:
     assert not learned & held_out
 
 
-def test_a_tenth_of_the_answers_is_held_out(task: DatesTask) -> None:
+def test_a_tenth_of_the_answers_is_held_out(task):
     held_out = [each.iso for phrases in task.held_out.values() for each in phrases]
     months = [iso for iso in held_out if len(iso) == 7]
     tenth = 120  # of 1,200 months; so many draws leave some of them out
@@ -80,7 +80,7 @@ def test_a_tenth_of_the_answers_is_held_out(task: DatesTask) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_set_has_all_its_locales_and_formats_and_no_others(task: DatesTask, name: str) -> None:
+def test_a_set_has_all_its_locales_and_formats_and_no_others(task, name):
     locales, formats = SETS[name]
     phrases = task.held_out[name]
     assert len(phrases) == 500
@@ -91,13 +91,13 @@ def test_a_set_has_all_its_locales_and_formats_and_no_others(task: DatesTask, na
         assert write_date(day, each.locale, each.format) == each
 
 
-def test_new_locales_and_formats_are_new() -> None:
+def test_new_locales_and_formats_are_new():
     assert not set(LOCALES) & set(NEW_LOCALES)
     assert not set(FORMATS) & set(NEW_FORMATS)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_phrase_in_a_set_means_its_answer_and_nothing_else(task: DatesTask, name: str) -> None:
+def test_a_phrase_in_a_set_means_its_answer_and_nothing_else(task, name):
     for phrase in task.held_out[name]:
         assert readings(phrase.text) == {phrase.iso}, phrase
 
@@ -106,7 +106,7 @@ def test_a_phrase_in_a_set_means_its_answer_and_nothing_else(task: DatesTask, na
 
 
 @pytest.mark.parametrize("form", FORMATS + NEW_FORMATS)
-def test_a_written_date_means_its_day(form: str) -> None:
+def test_a_written_date_means_its_day(form):
     random = Random(form)
     for locale in LOCALES + NEW_LOCALES:
         for day in random.sample(days(FIRST.year, LAST.year), 40):
@@ -114,7 +114,7 @@ def test_a_written_date_means_its_day(form: str) -> None:
             assert phrase.iso in readings(phrase.text), phrase
 
 
-def test_readings_have_all_days_that_some_locale_writes_so() -> None:
+def test_readings_have_all_days_that_some_locale_writes_so():
     written: dict[str, set[str]] = {}
     for locale in LOCALES + NEW_LOCALES:  # "3/2/01" in American and in Spanish
         for day in days(2001, 2002):
@@ -127,7 +127,7 @@ def test_readings_have_all_days_that_some_locale_writes_so() -> None:
 
 
 @pytest.mark.parametrize("year", [1951, 2000, 2004, 2031])
-def test_numbers_mean_every_order_that_is_a_date(year: int) -> None:
+def test_numbers_mean_every_order_that_is_a_date(year):
     """Against all days of the task, written in three orders."""
     written: dict[str, set[str]] = {}
     for day in days(FIRST.year, LAST.year):
@@ -153,7 +153,7 @@ def test_numbers_mean_every_order_that_is_a_date(year: int) -> None:
         ("29.02.2000", {"2000-02-29"}),
     ],
 )
-def test_readings_of(text: str, found: set[str]) -> None:
+def test_readings_of(text, found):
     assert readings(text) == found
 
 
@@ -162,14 +162,14 @@ def test_readings_of(text: str, found: set[str]) -> None:
     ["", "Tuesday", "31.02.2024", "29.02.2023", "13/13/2024", "2024", "5 March", "5 March 324",
      "1 2 3 2024", "March 5 6 2024", "3.0.2024"],
 )  # fmt: skip
-def test_what_is_not_a_date_has_no_reading(text: str) -> None:
+def test_what_is_not_a_date_has_no_reading(text):
     assert readings(text) == set()
 
 
 # Token ids
 
 
-def test_decode_undoes_encode(task: DatesTask) -> None:
+def test_decode_undoes_encode(task):
     phrases = task.held_out["days"] + task.held_out["formats"]
     source, target = task.encode(phrases)
     assert task.decode(source) == [each.text for each in phrases]
@@ -177,7 +177,7 @@ def test_decode_undoes_encode(task: DatesTask) -> None:
     assert not (source == UNKNOWN).any()
 
 
-def test_answers_have_start_and_end_and_then_padding(task: DatesTask) -> None:
+def test_answers_have_start_and_end_and_then_padding(task):
     ids = task.encode_answers(["2024-03-05", "2024-03"])
     assert ids.shape == (2, 12)
     assert ids[:, 0].tolist() == [START, START]
@@ -187,7 +187,7 @@ def test_answers_have_start_and_end_and_then_padding(task: DatesTask) -> None:
     assert torch.equal(ids[0, :8], ids[1, :8])
 
 
-def test_phrases_have_no_special_tokens_but_padding_at_the_end(task: DatesTask) -> None:
+def test_phrases_have_no_special_tokens_but_padding_at_the_end(task):
     ids = task.encode_texts(["2024-03-05", "2024"])
     assert ids.shape == (2, 10)
     assert ids[1, 4:].tolist() == [PADDING] * 6
@@ -195,19 +195,19 @@ def test_phrases_have_no_special_tokens_but_padding_at_the_end(task: DatesTask) 
     assert ids.max() < task.vocab_size
 
 
-def test_unknown_characters_are_one_token_each(task: DatesTask) -> None:
+def test_unknown_characters_are_one_token_each(task):
     ids = task.encode_texts(["5 Ξ☃ 2024"])
     assert (ids == UNKNOWN).sum() == 2
     assert task.decode(ids) == ["5 \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} 2024"]
 
 
 @pytest.mark.parametrize("wrong", [-100, 1000])
-def test_ids_that_are_no_tokens_are_not_read(task: DatesTask, wrong: int) -> None:
+def test_ids_that_are_no_tokens_are_not_read(task, wrong):
     with pytest.raises(ValueError, match=rf"ids must be tokens, 0 to \d+, got {wrong}"):
         task.decode(torch.tensor([[4, wrong]]))
 
 
-def test_every_character_of_new_formats_is_known(task: DatesTask) -> None:
+def test_every_character_of_new_formats_is_known(task):
     for locale in LOCALES:
         for form in FORMATS + NEW_FORMATS:
             text = "".join(write_date(day, locale, form).text for day in days(2049, 2049)[::5])

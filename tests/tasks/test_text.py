@@ -2,7 +2,6 @@ import hashlib
 import random
 import re
 import string
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from attnbook.tasks.text import LONGEST, UNKNOWN, fingerprint, read_tokenizer
 TEXT = "To be, or not to be: that is the question. " * 20
 
 
-def numbered_words(n: int, length: int, **options: float) -> TextTask:
+def numbered_words(n: int = 100, length: int = 8, **options: float) -> TextTask:
     """A text in which every word is another token, in the order w000, w001, …."""
     text = " ".join(f"w{i:03}" for i in range(n))
     return TextTask(text, word_tokenizer(text, n + 1), length, **options)
@@ -25,22 +24,22 @@ def numbered_words(n: int, length: int, **options: float) -> TextTask:
 # Reading
 
 
-def test_topics_are_joined_in_alphabetical_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_joined_in_alphabetical_order(monkeypatch):
     monkeypatch.setattr("pydoc_data.topics.topics", {"b": "two", "c": "three", "a": "one"})
     assert python_topics() == "one\ntwo\nthree"
 
 
-def test_lines_of_marks_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_marks_alone_are_left_out(monkeypatch):
     page = "Title\n*****\n\n   \n+----+\n| is |\n  ):\n_\né\n日"
     monkeypatch.setattr("pydoc_data.topics.topics", {"page": page})
     assert python_topics() == "Title\n\n   \n| is |\n_\né\n日"
 
 
-def test_fingerprint_is_the_start_of_sha256() -> None:
+def test_fingerprint_is_the_start_of_sha256():
     assert fingerprint("naïve") == hashlib.sha256("naïve".encode()).hexdigest()[:12]
 
 
-def test_file_is_read_as_utf8(tmp_path: Path) -> None:
+def test_file_is_read_as_utf8(tmp_path):
     file = tmp_path / "text.txt"
     file.write_bytes("naïve 日本\n".encode())
     assert read_text(file) == read_text(str(file)) == "naïve 日本\n"
@@ -64,19 +63,19 @@ def test_file_is_read_as_utf8(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf \n", "expected a file with text, got .*text.txt, which is empty"),
     ],
 )
-def test_file_without_utf8_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_file_without_utf8_text_is_refused(tmp_path, content, message):
     file = tmp_path / "text.txt"
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_text(file)
 
 
-def test_lines_end_in_one_way(tmp_path: Path) -> None:
+def test_lines_end_in_one_way(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"a\r\nb\rc\n\x0cd\xe2\x80\xa8e\n")
     assert read_text(tmp_path / "text.txt") == "a\nb\nc\n\x0cd\u2028e\n"
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"readable text file, got .*missing\.txt: No such file"):
         read_text(tmp_path / "missing.txt")
     with pytest.raises(ValueError, match=f"readable text file, got {tmp_path}: Is a directory"):
@@ -87,7 +86,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @given(text=st.text(string.printable))
-def test_words_and_marks_become_tokens_or_unknown(text: str) -> None:
+def test_words_and_marks_become_tokens_or_unknown(text):
     tokenizer = word_tokenizer(TEXT, 8)
     words = re.findall(r"\w+|[^\w\s]", text.lower())
     known = tokenizer.get_vocab()
@@ -96,24 +95,24 @@ def test_words_and_marks_become_tokens_or_unknown(text: str) -> None:
     assert [i == 0 for i in encoding.ids] == [word not in known for word in words]
 
 
-def test_known_words_come_back() -> None:
+def test_known_words_come_back():
     tokenizer = word_tokenizer(TEXT, 50)
     ids = tokenizer.encode("To be, or NOT to be.").ids
     assert tokenizer.decode(ids) == "to be , or not to be ."
 
 
-def test_vocabulary_is_unknown_and_the_most_frequent_words() -> None:
+def test_vocabulary_is_unknown_and_the_most_frequent_words():
     tokenizer = word_tokenizer("c b b a a a d d d d", 4)
     assert tokenizer.get_vocab() == {UNKNOWN: 0, "d": 1, "a": 2, "b": 3}
 
 
-def test_the_word_unknown_in_brackets_is_the_token() -> None:
+def test_the_word_unknown_in_brackets_is_the_token():
     encoding = word_tokenizer("a [unknown] b", 10).encode("[unknown] a [ x")
     assert encoding.tokens == [UNKNOWN, "a", "[", UNKNOWN]
     assert encoding.ids[0] == encoding.ids[3] == 0
 
 
-def test_text_with_few_words_gives_a_small_vocabulary() -> None:
+def test_text_with_few_words_gives_a_small_vocabulary():
     assert word_tokenizer("a b", 100).get_vocab_size() == 3
 
 
@@ -122,24 +121,20 @@ def test_text_with_few_words_gives_a_small_vocabulary() -> None:
 
 @pytest.mark.parametrize("vocab_size", [256, 270])
 @given(text=st.text())
-def test_every_text_comes_back_from_bytes(vocab_size: int, text: str) -> None:
+def test_every_text_comes_back_from_bytes(vocab_size, text):
     tokenizer = bpe_tokenizer(TEXT, vocab_size)
     assert tokenizer.get_vocab_size() == vocab_size
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_merging_ends_with_nothing_left_to_merge() -> None:
+def test_merges_make_texts_shorter_until_nothing_is_left_to_merge():
+    lengths = [len(bpe_tokenizer(TEXT, size).encode(TEXT).ids) for size in (256, 260, 280)]
+    assert lengths[0] == len(TEXT.encode())
+    assert lengths[2] < lengths[1] < lengths[0]
     assert bpe_tokenizer("ab ab", 1000).get_vocab_size() == 256 + 2  # "ab", " ab"
 
 
-def test_merges_make_texts_shorter() -> None:
-    lengths = [len(bpe_tokenizer(TEXT, size).encode(TEXT).ids) for size in (256, 260, 280)]
-    assert lengths[0] == len(TEXT.encode())
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[2] < lengths[1] < lengths[0]
-
-
-def test_run_without_spaces_is_cut() -> None:
+def test_run_without_spaces_is_cut():
     # With one piece of 100,000 letters, this takes four seconds; of 400,000, it takes 32.
     text = "".join(random.Random(0).choices("ACGT", k=3 * LONGEST + 5))
     tokenizer = bpe_tokenizer(text, 300)
@@ -150,7 +145,7 @@ def test_run_without_spaces_is_cut() -> None:
     assert tokenizer.decode(tokenizer.encode("é" * LONGEST).ids) == "é" * LONGEST
 
 
-def test_tokenizer_of_a_file_neither_truncates_nor_pads(tmp_path: Path) -> None:
+def test_tokenizer_of_a_file_neither_truncates_nor_pads(tmp_path):
     tokenizer = bpe_tokenizer(TEXT, 300)
     ids = tokenizer.encode(TEXT).ids
     tokenizer.enable_truncation(10)
@@ -164,7 +159,7 @@ def test_tokenizer_of_a_file_neither_truncates_nor_pads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("build", "least"), [(word_tokenizer, 2), (bpe_tokenizer, 256)])
-def test_vocabulary_too_small_or_text_empty_is_refused(build: type, least: int) -> None:
+def test_vocabulary_too_small_or_text_empty_is_refused(build, least):
     with pytest.raises(ValueError, match=f"must be at least {least}, got {least - 1}"):
         build(TEXT, least - 1)
     with pytest.raises(ValueError, match="expected a text to build a vocabulary from"):
@@ -174,16 +169,16 @@ def test_vocabulary_too_small_or_text_empty_is_refused(build: type, least: int) 
 # Windows
 
 
-def test_targets_are_the_windows_one_token_later() -> None:
-    task = numbered_words(100, length=8)
+def test_targets_are_the_windows_one_token_later():
+    task = numbered_words()
     for ids, targets in (task.batch(50, Generator()), task.validation_windows(2)):
         assert ids.shape == targets.shape == (len(ids), 8)
         assert torch.equal(targets[:, :-1], ids[:, 1:])
         assert torch.equal(targets - ids, torch.ones_like(ids))  # consecutive words of the text
 
 
-def test_validation_is_the_end_of_the_text_and_never_trained_on() -> None:
-    task = numbered_words(100, length=8, held_out=0.2)
+def test_validation_is_the_end_of_the_text_and_never_trained_on():
+    task = numbered_words(held_out=0.2)
     assert torch.equal(torch.cat([task.training, task.validation]), torch.arange(1, 101))
     trained = set(torch.cat(task.batch(1000, Generator())).flatten().tolist())
     tested = set(torch.cat(task.validation_windows(50)).flatten().tolist())
@@ -191,63 +186,63 @@ def test_validation_is_the_end_of_the_text_and_never_trained_on() -> None:
     assert tested == set(range(81, 101))
 
 
-def test_validation_windows_are_evenly_spaced_and_always_the_same() -> None:
-    task = numbered_words(200, length=8, held_out=0.25)
+def test_validation_windows_are_evenly_spaced_and_always_the_same():
+    task = numbered_words(200, held_out=0.25)
     ids, targets = task.validation_windows(4)
     assert ids[:, 0].tolist() == [151, 164, 178, 192]
     assert targets[-1, -1] == 200
     assert torch.equal(ids, task.validation_windows(4)[0])
 
 
-def test_same_seed_gives_the_same_windows() -> None:
+def test_same_seed_gives_the_same_windows():
     def ids(seed: int) -> torch.Tensor:
-        return numbered_words(100, length=8).batch(4, Generator().manual_seed(seed))[0]
+        return numbered_words().batch(4, Generator().manual_seed(seed))[0]
 
     assert torch.equal(ids(1), ids(1))
     assert not torch.equal(ids(1), ids(2))
 
 
-def test_task_knows_its_vocabulary() -> None:
-    assert numbered_words(100, length=8).vocab_size == 101
+def test_task_knows_its_vocabulary():
+    assert numbered_words().vocab_size == 101
 
 
 @pytest.mark.parametrize(
-    ("n", "held_out", "message"),
+    ("make", "message"),
     [
-        (30, 0.9, "windows of 8 tokens need a training text of at least 9, got 3"),
-        (80, 0.1, "windows of 8 tokens need a validation text of at least 9, got 8"),
-        (80, 0.0, "length must be positive and held_out between 0 and 1, got 8 and 0.0"),
-        (80, 1.5, "length must be positive and held_out between 0 and 1, got 8 and 1.5"),
+        (
+            lambda: numbered_words(30, held_out=0.9),
+            "of 8 tokens need a training text of at least 9, got 3",
+        ),
+        (
+            lambda: numbered_words(80, held_out=0.1),
+            "of 8 tokens need a validation text of at least 9, got 8",
+        ),
+        (
+            lambda: numbered_words(held_out=0.0),
+            "positive and held_out between 0 and 1, got 8 and 0.0",
+        ),
+        (
+            lambda: numbered_words(held_out=1.5),
+            "positive and held_out between 0 and 1, got 8 and 1.5",
+        ),
+        (lambda: numbered_words(length=0), r"length must be positive .* got 0 and 0.1"),
+        (lambda: numbered_words().validation_windows(0), "windows must be positive, got 0"),
+        (lambda: numbered_words().batch(0, Generator()), "batch must be positive, got 0"),
+        (lambda: numbered_words().batch(-1, Generator()), "batch must be positive, got -1"),
     ],
 )
-def test_text_too_short_for_a_window_is_refused(n: int, held_out: float, message: str) -> None:
+def test_windows_that_cannot_be_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        numbered_words(n, length=8, held_out=held_out)
+        make()
 
 
-def test_shortest_text_has_one_window_in_each_part() -> None:
-    task = numbered_words(18, length=8, held_out=0.5)
+def test_shortest_text_has_one_window_in_each_part():
+    task = numbered_words(18, held_out=0.5)
     assert task.batch(1, Generator())[0].tolist() == [[*range(1, 9)]]
     assert task.validation_windows(1)[1].tolist() == [[*range(11, 19)]]
 
 
-def test_number_of_windows_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="windows must be positive, got 0"):
-        numbered_words(100, length=8).validation_windows(0)
-
-
-@pytest.mark.parametrize("batch", [0, -1])
-def test_batch_must_be_positive(batch: int) -> None:
-    with pytest.raises(ValueError, match=f"batch must be positive, got {batch}"):
-        numbered_words(100, length=8).batch(batch, Generator())
-
-
-def test_windows_of_no_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"length must be positive .* got 0 and 0.1"):
-        numbered_words(100, length=0, held_out=0.1)
-
-
-def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_text(tmp_path):
     path = tmp_path / "marked.txt"
     path.write_bytes(b"\xef\xbb\xbfone two")
     assert read_text(path) == "one two"

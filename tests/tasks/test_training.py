@@ -22,7 +22,7 @@ def run(model: Encoder | None = None, **changes: object) -> History:
     return train(model or Encoder(SMALL), small_batch, **options)
 
 
-def test_a_tiny_model_learns_reversal() -> None:
+def test_a_tiny_model_learns_reversal():
     model = Encoder(ModelConfig(8, 64, 2, 1, 64, max_tokens=8, scaled=False))
     ids, targets = reversal_batch(100, 8, 8, Generator().manual_seed(1))
     record = train(
@@ -40,7 +40,7 @@ def test_a_tiny_model_learns_reversal() -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_every_step_is_adams_at_the_warmed_up_rate(warmup: int) -> None:
+def test_every_step_is_adams_at_the_warmed_up_rate(warmup):
     model = Encoder(SMALL)
     by_hand = copy.deepcopy(model)
     record = run(model, steps=6, warmup=warmup, seed=3)
@@ -60,7 +60,7 @@ def test_every_step_is_adams_at_the_warmed_up_rate(warmup: int) -> None:
         torch.testing.assert_close(trained, expected, rtol=0, atol=1e-12)
 
 
-def test_same_seed_gives_the_same_batches_to_every_model() -> None:
+def test_same_seed_gives_the_same_batches_to_every_model():
     def batches(model: Encoder, seed: int) -> Tensor:
         seen = []
 
@@ -77,14 +77,14 @@ def test_same_seed_gives_the_same_batches_to_every_model() -> None:
     assert not torch.equal(batches(wider, 1), batches(wider, 2))
 
 
-def test_training_stops_as_soon_as_an_evaluation_is_high_enough() -> None:
+def test_training_stops_as_soon_as_an_evaluation_is_high_enough():
     results = iter([0.1, 0.7, 0.9, 1.0])
     record = run(steps=100, evaluate=lambda m: next(results), evaluate_every=2, stop_at=0.9)
     assert record.evaluations == {2: 0.1, 4: 0.7, 6: 0.9}
     assert len(record.losses) == 6
 
 
-def test_accuracy_is_the_share_of_tokens_whose_largest_logit_is_the_target() -> None:
+def test_accuracy_is_the_share_of_tokens_whose_largest_logit_is_the_target():
     model, ids = Encoder(SMALL), torch.randint(5, (2, 4))
     best = model(ids).argmax(-1)
     targets = best.clone()
@@ -94,7 +94,7 @@ def test_accuracy_is_the_share_of_tokens_whose_largest_logit_is_the_target() -> 
     assert accuracy(model, ids, targets) == 5 / 8
 
 
-def test_accuracy_leaves_out_what_the_loss_leaves_out() -> None:
+def test_accuracy_leaves_out_what_the_loss_leaves_out():
     model, ids = Encoder(SMALL), torch.randint(5, (2, 4))
     targets = model(ids).argmax(-1)
     targets[0, 0] = (targets[0, 0] + 1) % 5
@@ -105,7 +105,7 @@ def test_accuracy_leaves_out_what_the_loss_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 5])
-def test_accuracy_refuses_targets_that_are_no_tokens(wrong: int) -> None:
+def test_accuracy_refuses_targets_that_are_no_tokens(wrong):
     ids = torch.randint(5, (2, 4))
     targets = ids.masked_fill(torch.eye(2, 4, dtype=torch.bool), wrong)
     with pytest.raises(ValueError, match=r"must be tokens, 0 to 4, or -100, got -?\d to \d"):
@@ -114,7 +114,7 @@ def test_accuracy_refuses_targets_that_are_no_tokens(wrong: int) -> None:
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("shape", [(1, 4), (4,), (2, 1), ()])
-def test_accuracy_refuses_targets_of_another_shape(shape: tuple[int, ...]) -> None:
+def test_accuracy_refuses_targets_of_another_shape(shape):
     ids, targets = torch.randint(5, (2, 4)), torch.zeros(shape, dtype=torch.int64)
     message = r"answers for \(batch, tokens\) = \(2, 4\) but targets of shape " + re.escape(
         str(shape)

@@ -20,7 +20,7 @@ from attnbook.training import History, TrainingConfig, load_model, train
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:
+def test_killed_at_any_moment_and_run_again_gives_the_same_bits(tmp_path):
     # Saving at every step takes more time than the step, so many kills fall into a save.
     case: dict[str, Any] = {"dtype": "float32", "save_every": 1, "config": {"steps": 120}}
     uninterrupted = results(tmp_path / "uninterrupted", case)
@@ -45,7 +45,7 @@ def test_killed_at_any_moment_and_run_again_gives_the_same_bits(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_resumed_training_has_the_whole_history(tmp_path: Path) -> None:
+def test_resumed_training_has_the_whole_history(tmp_path):
     options: dict[str, Any] = {
         "evaluate": lambda model: model.loss(*padded_batch(torch.Generator())).item(),
         "evaluate_every": 5,
@@ -61,7 +61,7 @@ def test_resumed_training_has_the_whole_history(tmp_path: Path) -> None:
     assert not different(model.state_dict(), again.state_dict())
 
 
-def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path: Path) -> None:
+def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path):
     results = iter([0.1, 0.7])
     options: dict[str, Any] = {
         "evaluate_every": 3,
@@ -73,7 +73,7 @@ def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path: Path) 
     assert run(**options, evaluate=lambda model: 0.0)[0] == history
 
 
-def test_constant_rate_may_go_on_for_more_steps(tmp_path: Path) -> None:
+def test_constant_rate_may_go_on_for_more_steps(tmp_path):
     whole, _ = run(config={"schedule": "constant", "steps": 9})
     run(config={"schedule": "constant", "steps": 5}, folder=tmp_path)
     assert run(config={"schedule": "constant", "steps": 9}, folder=tmp_path)[0] == whole
@@ -87,9 +87,7 @@ def test_constant_rate_may_go_on_for_more_steps(tmp_path: Path) -> None:
         ({"dtype": "float32"}, r"is \(11, 16\) torch.float64, and here it is \(11, 16\) torch.flo"),
     ],
 )
-def test_checkpoint_of_another_training_is_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_checkpoint_of_another_training_is_refused(tmp_path, change, message):
     run(folder=tmp_path)
     with pytest.raises(
         ValueError, match=f"checkpoint.safetensors is of another training: .*{message}"
@@ -97,7 +95,7 @@ def test_checkpoint_of_another_training_is_refused(
         run(**change, folder=tmp_path)
 
 
-def test_checkpoint_of_another_model_of_the_same_shapes_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_of_the_same_shapes_is_refused(tmp_path):
     run(folder=tmp_path)
     with pytest.raises(ValueError, match=r"its model is LanguageModel.*, and here it is Encoder"):
         load_model(tmp_path, Encoder(MODEL))
@@ -105,9 +103,7 @@ def test_checkpoint_of_another_model_of_the_same_shapes_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("frozen", [(0,), (1, 2)])
 @pytest.mark.parametrize("is_frozen_first", [True, False])
-def test_checkpoint_with_other_parameters_trained_is_refused(
-    tmp_path: Path, frozen: tuple[int, ...], is_frozen_first: bool
-) -> None:
+def test_checkpoint_with_other_parameters_trained_is_refused(tmp_path, frozen, is_frozen_first):
     stack(2, tmp_path, frozen if is_frozen_first else ())
     there, here = ("frozen", "trained") if is_frozen_first else ("trained", "frozen")
     message = f"its {frozen[0]}.weight is {there}, and here it is {here}"
@@ -115,7 +111,7 @@ def test_checkpoint_with_other_parameters_trained_is_refused(
         stack(4, tmp_path, () if is_frozen_first else frozen)
 
 
-def test_frozen_parameters_stay_and_the_others_resume(tmp_path: Path) -> None:
+def test_frozen_parameters_stay_and_the_others_resume(tmp_path):
     (whole, model), _ = stack(4, None, (1,)), stack(2, tmp_path, (1,))
     resumed, again = stack(4, tmp_path, (1,))
     assert resumed == whole
@@ -142,7 +138,7 @@ def stack(n_steps: int, folder: Path | None, frozen: tuple[int, ...]) -> tuple[H
     return history, model
 
 
-def test_file_that_is_no_checkpoint_of_this_version_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_checkpoint_of_this_version_is_refused(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     files.write(path, {}, {"format": "attnbook training 1"})
     with pytest.raises(ValueError, match=r"format 'attnbook training 1', .*; another version of"):
@@ -152,7 +148,7 @@ def test_file_that_is_no_checkpoint_of_this_version_is_refused(tmp_path: Path) -
         run(folder=tmp_path)
 
 
-def test_folder_that_cannot_be_written_is_found_at_the_first_step(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_found_at_the_first_step(tmp_path):
     (tmp_path / "run").touch()  # root may write into any folder, but not below a file
     with pytest.raises(
         OSError, match=r"after 1 steps can't be written \(.*\); none is: .*run/chec"
@@ -160,7 +156,7 @@ def test_folder_that_cannot_be_written_is_found_at_the_first_step(tmp_path: Path
         run(folder=tmp_path / "run")
 
 
-def test_nothing_is_written_before_a_step_has_worked(tmp_path: Path) -> None:
+def test_nothing_is_written_before_a_step_has_worked(tmp_path):
     with pytest.raises(RuntimeError, match="ended too soon"):
         run(folder=tmp_path / "run", fail_at=2)
     assert not (tmp_path / "run").exists()
@@ -178,7 +174,7 @@ run(folder=sys.argv[1], save_every=5, config={"steps": 20, "schedule": "constant
 
 
 @pytest.mark.slow
-def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+def test_full_disk_leaves_the_last_checkpoint(tmp_path):
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     process = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)],
@@ -201,7 +197,7 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     assert run(**longer, folder=tmp_path)[0] == run(**longer)[0]
 
 
-def test_any_module_with_a_loss_function_resumes(tmp_path: Path) -> None:
+def test_any_module_with_a_loss_function_resumes(tmp_path):
     def regression(n_steps: int, folder: Path | None) -> tuple[History, nn.Module]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))

@@ -24,6 +24,7 @@ SMALL = [
     *("--vocab-size=280", "--length=16", "--d-model=16", "--n-heads=2", "--n-layers=1"),
     *("--batch=2", "--learning-rate=0.01", "--every=10", "--prompt=to"),
 ]
+THIRTY = [*SMALL, "--steps=30"]
 TEXT = "to be or not to be, that is the question: whether it is nobler in the mind to suffer\n"
 
 
@@ -31,6 +32,16 @@ TEXT = "to be or not to be, that is the question: whether it is nobler in the mi
 def text(tmp_path: Path) -> str:
     (tmp_path / "text.txt").write_text(TEXT * 20)
     return str(tmp_path / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of 30 steps that nothing disturbs."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "text.txt").write_text(TEXT * 20)
+    train.main(["--text", str(folder / "text.txt"), "--out", str(folder / "run"), *THIRTY])
+    return folder / "run"
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -43,9 +54,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     return files.read(path)[0]
 
 
-def test_training_shows_its_progress_and_the_model_writes(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_shows_its_progress_and_the_model_writes(tmp_path, text, capsys):
     run = str(tmp_path / "run")
     train.main(["--text", text, "--out", run, "--steps", "60", *SMALL])
     shown = capsys.readouterr().out
@@ -68,9 +77,7 @@ def test_training_shows_its_progress_and_the_model_writes(
 
 
 @pytest.mark.slow
-def test_model_that_writes_is_the_one_with_the_lowest_held_out_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_model_that_writes_is_the_one_with_the_lowest_held_out_loss(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(TEXT * 6 + "Something else comes at last; it is held out.\n")
     command = ["--text", str(tmp_path / "text.txt"), "--out", str(tmp_path), "--steps", "60"]
     train.main([*command, *SMALL])
@@ -92,9 +99,7 @@ def test_model_that_writes_is_the_one_with_the_lowest_held_out_loss(
 
 
 @pytest.mark.slow
-def test_killed_training_goes_on_with_the_same_command_under_torchrun(
-    tmp_path: Path, text: str
-) -> None:
+def test_killed_training_goes_on_with_the_same_command_under_torchrun(tmp_path, text):
     command = ["-m", "attnbook.train", "--text", text, "--steps", "100", *SMALL]
     assert ended([*command, "--out", str(tmp_path / "whole")])[0] == 0
     checkpoint = tmp_path / "killed/checkpoint.safetensors"
@@ -112,9 +117,7 @@ def test_killed_training_goes_on_with_the_same_command_under_torchrun(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_processes", [1, 2])
-def test_interrupted_training_saves_its_last_step(
-    tmp_path: Path, text: str, n_processes: int
-) -> None:
+def test_interrupted_training_saves_its_last_step(tmp_path, text, n_processes):
     command = ["-m", "attnbook.train", "--text", text, "--out", str(tmp_path), *SMALL]
     command += ["--every", "100000", "--steps", "100000"]
     with started(command, n_processes) as process:
@@ -130,7 +133,7 @@ def test_interrupted_training_saves_its_last_step(
     generate.main([str(tmp_path), "--last"])
 
 
-def test_what_contradicts_the_run_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_contradicts_the_run_is_refused(tmp_path, text):
     run = ["--out", str(tmp_path / "run"), "--text", text]
     train.main([*run, *SMALL, "--steps", "1"])
     with pytest.raises(SystemExit, match=r"was begun with --n-layers 1, got 2; take another fold"):
@@ -140,14 +143,14 @@ def test_what_contradicts_the_run_is_refused(tmp_path: Path, text: str) -> None:
         train.main(run)
 
 
-def test_run_goes_on_with_a_text_that_moved(tmp_path: Path, text: str) -> None:
+def test_run_goes_on_with_a_text_that_moved(tmp_path, text):
     train.main(["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"])
     moved = shutil.move(text, tmp_path / "moved.txt")
     train.main(["--out", str(tmp_path / "run"), "--text", str(moved)])
     assert train.make_model(tmp_path / "run")[2].text == str(moved)
 
 
-def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path, text: str) -> None:
+def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path, text):
     run = ["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"]
     for wrong, message in (
         (["--length", "1000"], r"of 1000 tokens need .* take a longer text or another --length"),
@@ -161,7 +164,7 @@ def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path, t
     train.main(run)
 
 
-def test_settings_come_from_a_file_and_from_options(tmp_path: Path, text: str) -> None:
+def test_settings_come_from_a_file_and_from_options(tmp_path, text):
     train.main(["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"])
     config = ["--config", str(tmp_path / "run/settings.json")]
     train.main(["--out", str(tmp_path / "again"), *config, "--steps", "2"])
@@ -191,7 +194,7 @@ def test_settings_come_from_a_file_and_from_options(tmp_path: Path, text: str) -
         ("[3]", r"expected a JSON object of settings in .*wrong.json, got \[3\]"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_settings_that_cannot_be_are_refused(tmp_path, content, message):
     (tmp_path / "wrong.json").write_text(content)
     with pytest.raises(SystemExit, match=f"error: {message}"):
         train.main(["--out", str(tmp_path / "b"), "--config", str(tmp_path / "wrong.json")])
@@ -219,11 +222,9 @@ def same_files(a: Path, b: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_told_to_end_it_saves_and_goes_on_to_the_same_bits(
-    tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["--text", text, *SMALL, "--steps", "30"]
-    train.main([*command, "--out", str(tmp_path / "whole")])
-    command += ["--out", str(tmp_path / "run")]
+    tmp_path, text, whole, number, monkeypatch
+):
+    command = ["--text", text, *THIRTY, "--out", str(tmp_path / "run")]
     before = [signal.getsignal(each) for each in SIGNALS]
     interrupt(monkeypatch, number)
     with pytest.raises(SystemExit, match="interrupted after 10 steps; the same command goes on"):
@@ -231,14 +232,12 @@ def test_told_to_end_it_saves_and_goes_on_to_the_same_bits(
     assert [signal.getsignal(each) for each in SIGNALS] == before
     assert len(read(tmp_path / "run/checkpoint.safetensors")["history.losses"]) == 10
     train.main(command)
-    assert same_files(tmp_path / "whole", tmp_path / "run")
+    assert same_files(whole, tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
-def test_ignored_signal_stays_ignored(
-    tmp_path: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ignored_signal_stays_ignored(tmp_path, text, number, monkeypatch):
     monkeypatch.setattr(signal, "raise_signal", signal.raise_signal)
     before = signal.signal(number, signal.SIG_IGN)  # as nohup does, and sh with & for Ctrl-C
     try:
@@ -263,12 +262,9 @@ def test_ignored_signal_stays_ignored(
         "| PYTHONIOENCODING=ascii",
     ],
 )
-def test_nothing_that_becomes_of_its_output_ends_a_training(
-    tmp_path: Path, text: str, output: str
-) -> None:
-    command = ["--text", text, *SMALL, "--steps", "30", "--out"]
-    train.main([*command, str(tmp_path / "whole")])
-    python = shlex.join([sys.executable, "-m", "attnbook.train", *command, str(tmp_path / "run")])
+def test_nothing_that_becomes_of_its_output_ends_a_training(tmp_path, text, whole, output):
+    command = ["-m", "attnbook.train", "--text", text, *THIRTY, "--out", str(tmp_path / "run")]
+    python = shlex.join([sys.executable, *command])
     variable, output = (output[2:], "") if "=" in output else ("", output)
     ended = subprocess.run(
         ["bash", "-c", f"{variable} {python} {output}; exit ${{PIPESTATUS[0]}}"],
@@ -279,12 +275,10 @@ def test_nothing_that_becomes_of_its_output_ends_a_training(
     )
     assert ended.returncode == 0, ended.stderr
     assert b"Exception" not in ended.stderr
-    assert same_files(tmp_path / "whole", tmp_path / "run")
+    assert same_files(whole, tmp_path / "run")
 
 
-def test_second_command_in_a_folder_is_refused_and_changes_nothing(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_command_in_a_folder_is_refused_and_changes_nothing(tmp_path, text, monkeypatch):
     run = tmp_path / "run"
     command = ["--text", text, *SMALL, "--steps", "1", "--out"]
     train.main([*command, str(tmp_path / "other")])
@@ -305,7 +299,7 @@ def test_second_command_in_a_folder_is_refused_and_changes_nothing(
     train.main([*command, str(run)])
 
 
-def test_text_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
+def test_text_that_cannot_be_read_again_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for given, message in (
         (str(tmp_path / "pipe"), "expected a file on a disk, which a run reads again .*pipe"),
@@ -319,15 +313,14 @@ def test_text_that_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_goes_on_from_the_model_of_another(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train.main(["--out", str(tmp_path / "first"), "--text", text, *SMALL, "--steps", "60"])
+def test_run_goes_on_from_the_model_of_another(tmp_path, whole, monkeypatch):
+    shutil.copytree(whole, tmp_path / "first")
     (tmp_path / "other.txt").write_text("what a piece of work is a man, how noble in reason\n" * 40)
     command = ["--text", str(tmp_path / "other.txt"), "--init", str(tmp_path / "first")]
     command += ["--steps", "30", "--learning-rate", "0.001", "--every", "10"]
     train.main([*command, "--out", str(tmp_path / "whole")])
-    assert same_text(tmp_path / "first/tokenizer.json", tmp_path / "whole/tokenizer.json")
+    tokenizers = (tmp_path / name / "tokenizer.json" for name in ("first", "whole"))
+    assert len({tokenizer.read_text() for tokenizer in tokenizers}) == 1
     first, settings = read(tmp_path / "first" / BEST), train.make_model(tmp_path / "whole")[2]
     assert (settings.d_model, settings.length, settings.dropout) == (16, 16, 0.1)
     change = read(tmp_path / "whole" / BEST)["embedding.weight"] - first["embedding.weight"]
@@ -343,14 +336,8 @@ def test_run_goes_on_from_the_model_of_another(
     generate.main([str(tmp_path / "run"), "what", "--last"])
 
 
-def same_text(a: Path, b: Path) -> bool:
-    return a.read_text() == b.read_text()
-
-
 @pytest.mark.slow
-def test_converted_model_is_trained_on(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_converted_model_is_trained_on(tmp_path, text, capsys):
     config = ModelConfig(
         300, 16, 2, 1, max_tokens=24, norm="pre", scaled=False, position="learned", dropout=0.0
     )
@@ -386,7 +373,7 @@ def test_converted_model_is_trained_on(
     assert capsys.readouterr().out.startswith("to be")
 
 
-def test_folder_without_a_model_to_start_from_is_refused(tmp_path: Path, text: str) -> None:
+def test_folder_without_a_model_to_start_from_is_refused(tmp_path, text):
     command = ["--text", text, "--out", str(tmp_path / "run"), "--init"]
     with pytest.raises(SystemExit, match=f"expected a folder with --init, got {text}"):
         train.main([*command, text])
@@ -394,16 +381,14 @@ def test_folder_without_a_model_to_start_from_is_refused(tmp_path: Path, text: s
         train.main([*command, str(tmp_path)])
 
 
-def test_loss_that_is_not_finite_says_what_helps(tmp_path: Path, text: str) -> None:
+def test_loss_that_is_not_finite_says_what_helps(tmp_path, text):
     run = ["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "9"]
     with pytest.raises(SystemExit, match=r"error: .*take a smaller --learning-rate and another fo"):
         train.main([*run, "--learning-rate", "1e30"])
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compiled_says_so(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_compiled_says_so(tmp_path, text, monkeypatch):
     from torch._dynamo.exc import TorchDynamoException
 
     def no_compiler(*args: Any, **options: Any) -> None:
@@ -414,7 +399,7 @@ def test_what_cannot_be_compiled_says_so(
         train.main(["--text", text, "--out", str(tmp_path / "run"), *SMALL, "--compile"])
 
 
-def test_text_comes_in_pieces_that_do_not_cut_a_letter() -> None:
+def test_text_comes_in_pieces_that_do_not_cut_a_letter():
     tokenizer = bpe_tokenizer("é漢🙂" * 20, 256)  # bytes: pieces end in a letter
     config = ModelConfig(tokenizer.get_vocab_size(), 16, 2, 1, max_tokens=10)
     draws = torch.Generator().manual_seed(0)
@@ -445,20 +430,15 @@ def test_text_comes_in_pieces_that_do_not_cut_a_letter() -> None:
         ("--tokens=-1", "--tokens must be at least 0, got -1"),
     ],
 )
-def test_options_that_cannot_be_are_refused(
-    option: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_cannot_be_are_refused(option, message, capsys):
     with pytest.raises(SystemExit):
         generate.main(["run", option])
     assert message in capsys.readouterr().err
 
 
-def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_run_that_lacks_a_file_or_has_a_broken_one_names_it(tmp_path, text):
     with pytest.raises(SystemExit, match=r"expected a folder that attnbook.train made, got /"):
         generate.main([str(tmp_path), "to be"])
-
-
-def test_run_that_lacks_a_file_or_has_a_broken_one_names_it(tmp_path: Path, text: str) -> None:
     train.main(["--out", str(tmp_path), "--text", text, *SMALL, "--steps", "1"])
     with pytest.raises(SystemExit, match=r"error: expected a prompt in UTF-8, got 'na\\udcefve'"):
         generate.main([str(tmp_path), b"na\xefve".decode(errors="surrogateescape")])
@@ -476,9 +456,7 @@ def test_run_that_lacks_a_file_or_has_a_broken_one_names_it(tmp_path: Path, text
 
 
 @pytest.mark.slow
-def test_output_that_cannot_be_written_ends_the_writing_and_is_named(
-    tmp_path: Path, text: str
-) -> None:
+def test_output_that_cannot_be_written_ends_the_writing_and_is_named(tmp_path, text):
     train.main(["--out", str(tmp_path), "--text", text, *SMALL, "--steps", "1"])
     python = shlex.join([sys.executable, "-m", "attnbook.generate", str(tmp_path), "été 漢"])
     for output, code, errors in (
@@ -508,7 +486,7 @@ for missing, module in (("babel", "tasks"), ("tokenizers", "train"), ("tokenizer
 
 
 @pytest.mark.slow
-def test_missing_package_says_what_to_install() -> None:
+def test_missing_package_says_what_to_install():
     with started(["-c", MISSING]) as process:
         said, errors = process.communicate(timeout=SECONDS)
     assert not errors

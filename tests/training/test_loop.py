@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from attnbook.training.loop import seed_shard
 SMALL = ModelConfig(5, d_model=8, n_heads=2, n_layers=1, d_ff=8)
 
 
-def test_shards_of_unequal_padding_add_up_to_one_batch() -> None:
+def test_shards_of_unequal_padding_add_up_to_one_batch():
     model = LanguageModel(dataclasses.replace(MODEL, dropout=0.0))
     by_hand = copy.deepcopy(model)
     config = TrainingConfig(1, 0.01, seed=3, shards=4)
@@ -37,7 +36,7 @@ def test_shards_of_unequal_padding_add_up_to_one_batch() -> None:
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-9)
 
 
-def test_every_shard_of_every_step_has_batch_and_dropout_of_its_own() -> None:
+def test_every_shard_of_every_step_has_batch_and_dropout_of_its_own():
     drawn = [
         (torch.rand(1, generator=seed_shard(seed, step, shard)).item(), torch.rand(1).item())
         for seed in range(2)
@@ -47,13 +46,13 @@ def test_every_shard_of_every_step_has_batch_and_dropout_of_its_own() -> None:
     assert len({number for pair in drawn for number in pair}) == 2 * len(drawn)
 
 
-def test_training_leaves_the_global_generator_as_it_was() -> None:
+def test_training_leaves_the_global_generator_as_it_was():
     model, state = LanguageModel(MODEL), torch.get_rng_state()  # with dropout
     train(model, padded_batch, TrainingConfig(2, 0.01), evaluate=lambda model: torch.rand(1).item())
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_weight_decay_is_adamws_on_matrices_only() -> None:
+def test_weight_decay_is_adamws_on_matrices_only():
     model = LanguageModel(MODEL)
     by_hand = copy.deepcopy(model)
     assert {name.rsplit(".")[-1] for name in decayed(model)} == {"weight"}
@@ -65,7 +64,7 @@ def test_weight_decay_is_adamws_on_matrices_only() -> None:
         assert torch.equal(plain, by_hand.get_parameter(name)) != (name in decayed(model))
 
 
-def test_gradient_is_clipped_to_the_norm() -> None:
+def test_gradient_is_clipped_to_the_norm():
     model = nn.Linear(2, 2, bias=False)
     before = model.weight.detach().clone()
     train(
@@ -79,7 +78,7 @@ def test_gradient_is_clipped_to_the_norm() -> None:
     torch.testing.assert_close(before - model.weight, expected, rtol=1e-6, atol=0)
 
 
-def test_encoder_decoder_trains() -> None:
+def test_encoder_decoder_trains():
     model = Transformer(TransformerConfig(7, 16, 2, 1, 16, padding_id=0))
 
     def batch(generator: Generator) -> tuple[Tensor, Tensor]:
@@ -91,7 +90,7 @@ def test_encoder_decoder_trains() -> None:
     assert model.embedding.weight.dtype == torch.float64
 
 
-def test_evaluation_is_without_dropout_and_gradients_and_training_with() -> None:
+def test_evaluation_is_without_dropout_and_gradients_and_training_with():
     modes = []
 
     class Watched(LanguageModel):
@@ -108,7 +107,7 @@ def test_evaluation_is_without_dropout_and_gradients_and_training_with() -> None
     assert modes == [training, training, evaluation] * 2
 
 
-def test_loss_that_is_not_finite_stops_with_the_step() -> None:
+def test_loss_that_is_not_finite_stops_with_the_step():
     losses = iter([1.0, 1.0, math.inf])
     model = nn.Linear(2, 2)
 
@@ -120,7 +119,7 @@ def test_loss_that_is_not_finite_stops_with_the_step() -> None:
     assert model.weight.isfinite().all()
 
 
-def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+def test_parameters_that_are_not_finite_are_not_saved(tmp_path):
     model, powers = nn.Linear(1, 1, bias=False), iter([1.0, 0.5])
 
     def loss(model: nn.Module) -> tuple[Tensor, int]:
@@ -134,7 +133,7 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_error_of_a_model_in_half_precision_says_what_helps(dtype: torch.dtype) -> None:
+def test_error_of_a_model_in_half_precision_says_what_helps(dtype):
     def loss(model: nn.Module) -> tuple[Tensor, int]:
         return model.weight.sum() * math.inf, 1
 
@@ -144,7 +143,7 @@ def test_error_of_a_model_in_half_precision_says_what_helps(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_gradients_of_a_look_do_not_enter_the_first_step(shards: int) -> None:
+def test_gradients_of_a_look_do_not_enter_the_first_step(shards):
     model, config = LanguageModel(MODEL), TrainingConfig(3, 0.01, shards=shards, clip=1.0)
     looked_at = copy.deepcopy(model)
     looked_at.loss(*padded_batch(Generator())).backward()
@@ -152,7 +151,7 @@ def test_gradients_of_a_look_do_not_enter_the_first_step(shards: int) -> None:
     assert not different(model.state_dict(), looked_at.state_dict())
 
 
-def test_shard_without_targets_adds_nothing() -> None:
+def test_shard_without_targets_adds_nothing():
     def loss(model: nn.Module, n: Tensor) -> tuple[Tensor, Tensor]:
         return (model.weight * n).sum(), n
 
@@ -170,7 +169,7 @@ def test_shard_without_targets_adds_nothing() -> None:
             numbers_of_targets(*numbers)
 
 
-def test_list_of_tensors_is_a_batch() -> None:
+def test_list_of_tensors_is_a_batch():
     model, config = LanguageModel(MODEL), TrainingConfig(2, 0.01)
     again = copy.deepcopy(model)
     listed = train(again, lambda generator: list(padded_batch(generator)), config)
@@ -179,7 +178,7 @@ def test_list_of_tensors_is_a_batch() -> None:
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("kind", ["Tensor", "dict"])
-def test_batch_that_is_no_tuple_is_refused(kind: str) -> None:
+def test_batch_that_is_no_tuple_is_refused(kind):
     ids = torch.zeros(2, 3, dtype=torch.int64)
     batch = {"Tensor": ids, "dict": {"ids": ids, "targets": ids}}[kind]
     with pytest.raises(TypeError, match=f"must make a tuple of tensors, .* got a {kind}"):
@@ -187,7 +186,7 @@ def test_batch_that_is_no_tuple_is_refused(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_data_loader_in_place_of_a_function_is_refused() -> None:
+def test_data_loader_in_place_of_a_function_is_refused():
     data = DataLoader(TensorDataset(torch.zeros(4, 3)))
     for given, kind in ((data, "DataLoader"), (iter([]), "list_iterator")):
         with pytest.raises(TypeError, match=f"next_batch must be a function .* got a {kind}: of a"):
@@ -195,12 +194,12 @@ def test_data_loader_in_place_of_a_function_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["evaluate_every", "save_every"])
-def test_steps_between_must_be_positive(name: str) -> None:
+def test_steps_between_must_be_positive(name):
     with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
         train(LanguageModel(MODEL), padded_batch, TrainingConfig(1, 0.01), **{name: 0})
 
 
-def test_evaluated_sees_each_evaluation_and_the_lowest_so_far() -> None:
+def test_evaluated_sees_each_evaluation_and_the_lowest_so_far():
     results, seen = iter([3.0, 1.0, 2.0]), []
     history = train(
         LanguageModel(MODEL),
@@ -214,7 +213,7 @@ def test_evaluated_sees_each_evaluation_and_the_lowest_so_far() -> None:
     assert history.first_step_with(2.5) == 2
 
 
-def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch):
     monkeypatch.setattr("attnbook.training.loop.processes", lambda: Processes(0, 3))
     with pytest.raises(ValueError, match="4 shards can't be spread evenly over 3 processes"):
         train(Encoder(SMALL), padded_batch, TrainingConfig(1, 0.01, shards=4))
@@ -240,29 +239,29 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch: pytest.Mon
     ],
 )
 @pytest.mark.usefixtures("without_shape_checks")
-def test_configurations_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+def test_configurations_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**{"steps": 5, "learning_rate": 0.01, **options})
 
 
 @pytest.mark.parametrize("step", [0, 6])
-def test_there_is_no_rate_of_a_step_that_is_not_taken(step: int) -> None:
+def test_there_is_no_rate_of_a_step_that_is_not_taken(step):
     with pytest.raises(ValueError, match=f"there are steps 1 to 5, got {step}"):
         TrainingConfig(5, 0.01, schedule="cosine").rate(step)
 
 
-def test_what_is_not_a_number_is_not_the_lowest() -> None:
+def test_what_is_not_a_number_is_not_the_lowest():
     assert History(evaluations={1: math.nan, 2: 3.0, 3: math.nan, 4: 2.0}).step_with_lowest() == 4
     assert History(evaluations={1: math.nan}).step_with_lowest() is None
     assert History(evaluations={1: math.nan, 2: 0.5}).first_step_with(0.5) == 2
 
 
-def test_training_needs_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_needs_no_progress_bar(monkeypatch):
     monkeypatch.setattr("attnbook.training.progress.tqdm", None)
     assert len(train(LanguageModel(MODEL), padded_batch, TrainingConfig(2, 0.01)).losses) == 2
 
 
-def test_history_draws_losses_and_evaluations() -> None:
+def test_history_draws_losses_and_evaluations():
     losses, evaluations = History([3.0, 2.0, 1.0], [4, 4, 4], {2: 0.5, 3: 0.7}).plot()
     assert losses.lines[0].get_ydata().tolist() == [3.0, 2.0, 1.0]
     assert list(evaluations.lines[0].get_xdata()) == [2, 3]

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
-def test_any_number_of_processes_gives_the_same_bits(tmp_path: Path) -> None:
+def test_any_number_of_processes_gives_the_same_bits(tmp_path):
     one, two, four = (results(tmp_path / str(n), *CASES, n_processes=n) for n in (1, 2, 4))
     exact = {name for name in one if name[0] in "012"}
     assert len(exact) > 60
@@ -32,7 +31,7 @@ def test_any_number_of_processes_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_process_ends_all_and_another_number_resumes(tmp_path: Path) -> None:
+def test_killed_process_ends_all_and_another_number_resumes(tmp_path):
     case: dict[str, Any] = {"save_every": 1, "pause": 0.02, "config": {"steps": 60}}
     uninterrupted = results(tmp_path / "uninterrupted", case)
     resumed = {**case, "folder": str(tmp_path / "run")}
@@ -51,7 +50,7 @@ def test_killed_process_ends_all_and_another_number_resumes(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_compiled_training_is_the_same_to_rounding(tmp_path: Path) -> None:
+def test_compiled_training_is_the_same_to_rounding(tmp_path):
     # In a process of its own: the tests' shape checks can't be compiled.
     case: dict[str, Any] = {"config": {"steps": 3}, "dropout": 0.0}
     found = results(tmp_path / "out", case, {**case, "compile": True})
@@ -61,7 +60,7 @@ def test_compiled_training_is_the_same_to_rounding(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_error_in_one_process_ends_all_and_is_shown(tmp_path: Path) -> None:
+def test_error_in_one_process_ends_all_and_is_shown(tmp_path):
     code, errors = ended(worker(tmp_path / "out", {"fail_at": 3}), 2)
     assert code != 0
     assert "RuntimeError: the data ended too soon" in errors
