@@ -129,27 +129,38 @@ def memory(subject: Subject) -> Results:
     if not _draws_its_start(subject, first):
         calls |= {f"one input, and then {name}": [x] for name, x in others.items()}
         calls["one input in evaluation, and then in training"] = [first]
+        calls["one input, changed its weights, and called it again"] = [first]
     for done, later in calls.items():
-        if _remembers(subject, [first, *later], training=done.endswith("training")):
+        if _remembers(subject, [first, *later], done):
             found, right = "the last output depends on the calls before", "the same as by itself"
             yield finding("remembers the last call", f"called it with {done}", found, right)
             return
 
 
-def _remembers(subject: Subject, calls: list[Inputs], *, training: bool) -> bool:
-    """True if the last call, in training or not, gives something else than by itself."""
+def _remembers(subject: Subject, calls: list[Inputs], done: str) -> bool:
+    """True if the last call, in training or after it, gives something else than by itself."""
     outputs = []
     for before in ([], [], calls[:-1]):
         with restored(subject.module):
             try:
                 for inputs in before:
                     subject.run(inputs)
-                with subject.mode(training=training):
+                if "weights" in done:
+                    _train(subject)
+                with subject.mode(training=done.endswith("training")):
                     outputs.append(subject.run(calls[-1]))
             except Exception:  # it takes one length, or mask, only
                 return False
     alone, again, after = outputs
     return not differ(alone, again) and differ(alone, after)
+
+
+def _train(subject: Subject) -> None:
+    """Change the weights, in training."""
+    with subject.mode(training=True), torch.no_grad():
+        for p in subject.parameters.values():
+            if p.requires_grad and p.dim():
+                p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
 
 
 def _draws_its_start(subject: Subject, inputs: Inputs) -> bool:

@@ -1,5 +1,6 @@
 """Padding and masked tokens change nothing."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
+from attnbook.doctor.claims import Mask
 from attnbook.doctor.masking import TURNED, as_claimed, block, forbids_everything, mask_inputs
 from attnbook.doctor.observed import Results
 from attnbook.doctor.reasons import padding_leak
@@ -21,9 +24,22 @@ from attnbook.doctor.relations import (
     rows,
     rows_if_possible,
 )
-from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
+from attnbook.doctor.report import Finding, Level, NotJudged
+from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed, last
 from attnbook.doctor.trace import SOFTMAX
+
+MASKS = ("mask", "attention_mask", "key_padding_mask", "src_key_padding_mask", "padding_mask")
+MEANINGS = (
+    *(Mask("", "", true, dtype) for true in ("attend", "blocked") for dtype in ("bool", "float")),
+    Mask("", "", "attend", "int"),
+    Mask("", "", "add", "float"),
+)
+SHAPES = ("bk", "b1k", "b11k", "bqk", "b1qk")
+SURE = (
+    *("mask of another sequence", "mask on the queries"),
+    *("masked with a finite number", "mask added as a number"),
+)
+"""What no mistake about the meaning of a mask looks like; the first is the surest."""
 
 
 def padding(subject: Subject) -> Results:
@@ -39,7 +55,7 @@ def _padding(subject: Subject) -> Pairs:
     if min(map(subject.length, names)) < 4:
         yield NotJudged("padding", "the example is shorter than four tokens")
     elif claims.mask is None and claims.padding_id is None:
-        yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
+        yield from _guessed(subject)
     elif claims.mask is None and not any(map(subject.is_ids, names)):
         yield NotJudged("padding", "its tokens are vectors, not ids", "mask=…")
     else:
@@ -49,6 +65,34 @@ def _padding(subject: Subject) -> Pairs:
             yield from _neighbours(subject, name)
         yield next(pairs, NotJudged("padding", "it takes one length only"))
         yield from pairs
+
+
+def _guessed(subject: Subject) -> Iterator[Finding | NotJudged]:
+    """A mask of a usual name that fails in no way that another meaning could explain."""
+    known = (*subject.inputs, *subject.optional) if subject.is_self else ()
+    name = next((n for n in known if last(n) in MASKS), None)
+    failed: list[tuple[str, str] | None] = []
+    for meaning, shape in itertools.product(MEANINGS if name else (), SHAPES):
+        claims = replace(subject.claims, mask=replace(meaning, argument=str(name), shape=shape))
+        other = replace(subject, claims=claims, traces={})
+        try:
+            source = subject.attended[0]
+            pairs = _pairs(other, source, next(patterns(other, source)))
+            pair = next((x for x in pairs if not x.agrees), None)
+            failed.append(None if pair is None else (pair.cause()[0], pair.done))
+        except Exception:  # it takes another kind of mask
+            continue
+    causes = {x[0]: x[1] for x in failed if x is not None}
+    sure = [cause for cause in SURE if cause in causes]
+    if causes and None not in failed and (sure or [*causes] == ["mask ignored"]):
+        cause = sure[0] if sure else "mask ignored"
+        done = f"{causes[cause]}, with {name} as booleans, numbers, inverted, and added"
+        found, right = "the outputs of real tokens changed", "they stay the same"
+        # Without a softmax, it may be there for others' sake.
+        level: Level = "error" if sure or locate.softmaxes(subject) else "warning"
+        yield finding(cause, done, found, right, level)
+        return
+    yield NotJudged("padding", "how it knows what is padding", "mask=… or padding_id=…")
 
 
 def padded(subject: Subject) -> list[str]:

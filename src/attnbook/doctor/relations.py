@@ -45,6 +45,10 @@ class Pair:
         """True if the rows differ by no more than the tolerance."""
         return self.difference <= self.tolerance
 
+    def cause(self) -> tuple[str, str]:
+        """Why it does not agree, and where."""
+        return (self.why, "") if isinstance(self.why, str) else self.why()
+
 
 Pairs = Iterator[Pair | Finding | NotJudged]
 
@@ -63,7 +67,7 @@ class Relation:
             if not isinstance(pair, Pair):
                 yield pair
             elif not pair.agrees:
-                cause, where = (pair.why, "") if isinstance(pair.why, str) else pair.why()
+                cause, where = pair.cause()
                 found = self.found.format(off=f"{pair.difference:.1e}", where=where)
                 yield finding(cause, pair.done, found, self.right, pair.level)
                 return
