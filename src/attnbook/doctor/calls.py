@@ -139,28 +139,22 @@ def memory(subject: Subject) -> Results:
 
 def _remembers(subject: Subject, calls: list[Inputs], done: str) -> bool:
     """True if the last call, in training or after it, gives something else than by itself."""
-    outputs = []
+    outputs, learned = [], [p for p in subject.parameters.values() if p.requires_grad and p.dim()]
     for before in ([], [], calls[:-1]):
         with restored(subject.module):
             try:
                 for inputs in before:
                     subject.run(inputs)
                 if "weights" in done:
-                    _train(subject)
+                    with subject.mode(training=True), torch.no_grad():
+                        for p in learned:
+                            p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
                 with subject.mode(training=done.endswith("training")):
                     outputs.append(subject.run(calls[-1]))
             except Exception:  # it takes one length, or mask, only
                 return False
     alone, again, after = outputs
     return not differ(alone, again) and differ(alone, after)
-
-
-def _train(subject: Subject) -> None:
-    """Change the weights, in training."""
-    with subject.mode(training=True), torch.no_grad():
-        for p in subject.parameters.values():
-            if p.requires_grad and p.dim():
-                p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
 
 
 def _draws_its_start(subject: Subject, inputs: Inputs) -> bool:
