@@ -122,7 +122,9 @@ def _settings(subject: Subject) -> dict[str, Any]:
 def memory(subject: Subject) -> Results:
     """A call leaves nothing behind that changes the next."""
     first, second = subject.fresh(0), subject.fresh(1)
-    others = {"another": second, "the same with another mask": {**first, **_other_masks(subject)}}
+    others, masks = {"another": second}, _other_masks(subject)
+    if masks:
+        others["the same with another mask"] = {**first, **masks}
     if subject.kind not in ("loss", "encoder-decoder", "pictures"):
         others["a shorter one"] = subject.sliced(second, max(1, subject.n_tokens // 2))
     calls = {f"one input, {name}, and the first again": [x, first] for name, x in others.items()}
@@ -151,7 +153,7 @@ def _remembers(subject: Subject, calls: list[Inputs], done: str) -> bool:
                             p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
                 with subject.mode(training=done.endswith("training")):
                     outputs.append(subject.run(calls[-1]))
-            except Exception:  # it takes one length, or mask, only
+            except Exception:  # some modules take one length, or one mask, only
                 return False
     alone, again, after = outputs
     return not differ(alone, again) and differ(alone, after)
@@ -201,7 +203,7 @@ def half_precision(subject: Subject) -> Results:
             twin = replace(subject, module=copy.deepcopy(subject.modules[0]).to(dtype))
             numbers = twin.run(cast(inputs, dtype)).isfinite().all()
             found = "" if numbers else "outputs are NaN or infinite"
-        except Exception as error:  # whatever it can't do
+        except Exception as error:  # an operation that has no half precision, say
             found = f"it raised {type(error).__name__}: {error}".partition("\n")[0][:120]
             if "overflow" not in str(error):
                 yield NotJudged("half precision", f"in {dtype} {found}")

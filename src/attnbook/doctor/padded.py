@@ -203,7 +203,7 @@ def _obeys_the_first(subject: Subject, name: str, inputs: Inputs, allowed: Tenso
     try:
         single = subject.resized(inputs, lengths, n_sequences=1)
         return _other_padding(subject, name, single, allowed[:1], 0).agrees
-    except Exception:  # it takes one size only
+    except Exception:  # some modules take one size only
         return False
 
 

@@ -240,7 +240,7 @@ def _later_tokens(subject: Subject) -> Pairs:
     for seed in (0, 1):
         # Long vectors show what a mask of -10 lets through.
         inputs, sequence = subject.fresh(seed, 1 + 29 * seed), seed % subject.n_sequences
-        for token, *outputs in token_by_token(subject, inputs, subject.target, sequence):
+        for token, *outputs in [*token_by_token(subject, inputs, subject.target, sequence)][::-1]:
             if outputs[0].shape[1] != subject.n_tokens:
                 yield NotJudged("future", "the output has other tokens than the input")
                 return
