@@ -29,8 +29,9 @@ def positions(subject: Subject) -> Results:
     yield from _sinusoids(subject)
     yield from rotary.rounded(subject)
     trace, claimed = subject.trace(locate.constant(subject)), subject.claims.position
-    own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
-    first = next(own, None)
+    own = [a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens]
+    with_positions = (a for a in own if a.logits is not None and locate.vary(a.logits))
+    first = next(with_positions, own[0] if own else None)  # some of Llama 4's layers have none
     kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
     is_idle = kind is None and _has_table(subject) and not locate.has_positions(subject)
