@@ -163,6 +163,8 @@ queries turned ahead of keys -> cache: rotate queries and keys by the same posit
     torch.arange(tokens)
 angles in half precision: torch.outer(positions.float(), frequencies.float()), and only then
     .to(x.dtype)
+gain after the rotation: norm queries and keys first, then rotate: rotate(q_norm(q)), not
+    q_norm(rotate(q)); or give the norm no gain
 values are rotated: rotate queries and keys only
 bias rises with distance -> order: bias = -slope * (query position - key position)
 one slope for all heads: slopes 2**(-8 * (h + 1) / n_heads), one for each head

@@ -221,12 +221,12 @@ def has_positions(subject: Subject) -> bool:
     for a in trace.attentions:
         more = subject.kind == "pictures" or a.weights.shape[-1] > subject.n_tokens
         inner = slice(1, -1) if more else slice(None)  # without a class token
-        if a.logits is None or _vary(a.logits[:, inner, inner]):
+        if a.logits is None or vary(a.logits[:, inner, inner]):
             return True
     return False
 
 
-def _vary(logits: Tensor) -> bool:
+def vary(logits: Tensor) -> bool:
     """True if those that are open differ."""
     open_ = logits > CLOSED
     if not open_.any():

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbook.doctor import locate, rotary
 from attnbook.doctor.causes import finding
+from attnbook.doctor.manners import restored
 from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
 from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import PRODUCTS, Attention
+from attnbook.doctor.trace import PRODUCTS, Attention, Node, walk
 
 TRIED = "called it with equal tokens"
 """What is done to the module, in a finding."""
@@ -28,8 +29,9 @@ def positions(subject: Subject) -> Results:
     yield from _sinusoids(subject)
     yield from rotary.rounded(subject)
     trace, claimed = subject.trace(locate.constant(subject)), subject.claims.position
-    own = (a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens)
-    first = next(own, None)
+    own = [a for a in trace.attentions if a.weights.shape[-1] == subject.n_tokens]
+    with_positions = (a for a in own if a.logits is not None and locate.vary(a.logits))
+    first = next(with_positions, own[0] if own else None)  # some of Llama 4's layers have none
     kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
     is_idle = kind is None and _has_table(subject) and not locate.has_positions(subject)
@@ -70,6 +72,52 @@ def _values(subject: Subject, a: Attention, _: Tensor) -> Results:
         yield finding("values are rotated", TRIED + where(a), found, right, level)
 
 
+def _gain(subject: Subject, a: Attention, _: Tensor) -> Results:
+    """Nothing that is learned for each channel acts on queries or keys that were turned."""
+    learned = _learned(subject, a.query_node) | _learned(subject, a.key_node)
+    if not learned:
+        return
+    generator = torch.Generator().manual_seed(0)
+    with restored(subject.module), torch.no_grad():
+        for parameter in learned.values():  # gains begin as ones, which leave pairs as they are
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter))
+        trace = subject.trace(locate.constant(subject))
+    twins = (x for x in trace.attentions if x.softmax_node.index == a.softmax_node.index)
+    twin = next(twins, None)
+    off = 0.0 if twin is None or twin.logits is None else _not_relative(twin.logits)
+    if off > 1e-3:
+        level: Level = "error" if subject.claims.position else "warning"  # HunYuan does so
+        done = f"gave {', '.join(learned)} random values, and {TRIED}{where(a)}"
+        found = f"logits of the same distance differ by {off:.1%} of their spread"
+        right = "logits that depend on the distance alone, whatever the gain"
+        yield finding("gain after the rotation", done, found, right, level)
+
+
+def _learned(subject: Subject, node: Node | None) -> dict[str, nn.Parameter]:
+    """Parameters by name that a query or key meets after it was turned, one number a channel."""
+    names = {p.data_ptr(): n for n, p in subject.parameters.items() if p.numel() > 1}
+    met: set[str] = set()
+
+    def onward(now: Node) -> list[Node | None]:
+        """What it was made of; nothing if it turns, or projects."""
+        fixed = [(n, x) for n, x in now.inputs if not (n and n.depends) and x.numel() > 2]
+        ours = {name for n, x in fixed for name in _parameters(n, x, names)}
+        if now.name in PRODUCTS or (fixed and not ours):
+            return []
+        met.update(ours)
+        return [n for n in now.makers if n is not None and n.depends]
+
+    list(walk([node], onward))
+    return {name: p for name, p in subject.parameters.items() if name in met}
+
+
+def _parameters(node: Node | None, x: Tensor, names: dict[int, str]) -> set[str]:
+    """Names of the parameters that something is, or that it has a number for each number of."""
+    tensors = [x, *(y for n in walk([node], lambda n: n.makers) for _, y in n.inputs)]
+    same_size = (y.data_ptr() for y in tensors if y.numel() == x.numel())
+    return {names[at] for at in same_size if at in names}
+
+
 def _relative(subject: Subject, a: Attention, logits: Tensor) -> Results:
     """Logits of equal tokens depend on the distance alone."""
     off = _not_relative(logits)
@@ -105,7 +153,7 @@ def _slopes(subject: Subject, a: Attention, logits: Tensor) -> Results:
 
 
 FORMULAS: dict[str, tuple[Callable[[Subject, Attention, Tensor], Results], ...]] = {
-    "rotary": (_values, _relative, rotary.angles),
+    "rotary": (_values, _gain, _relative, rotary.angles),
     "relative": (_relative,),
     "alibi": (_relative, _slopes),
 }

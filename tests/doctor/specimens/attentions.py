@@ -335,12 +335,15 @@ def rotate(x: Tensor, at: Tensor, pairing: str = "half") -> Tensor:
 
 
 class Positioned(nn.Module):
-    """Attention with rotary positions, ALiBi, a relative bias, a window; with a cache."""
+    """With rotary positions, ALiBi, a relative bias, norms, a window; with a cache."""
 
-    def __init__(self, *, kind="rotary", pairing="half", d=16, heads=2, window=None, causal=True):
+    def __init__(
+        self, *, kind="rotary", pairing="half", d=16, heads=2, window=None, causal=True, norm=None
+    ):
         super().__init__()
         self.kind, self.pairing, self.h = kind, pairing, heads
         self.window, self.causal = window, causal
+        self.q_norm, self.k_norm = ((norm or nn.Identity)(d // heads) for _ in range(2))
         self.qkv, self.o = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
         if kind == "relative":
             self.relative = nn.Embedding(64, heads)
@@ -348,6 +351,7 @@ class Positioned(nn.Module):
     def forward(self, x, cache=None):
         b, t, d = x.shape
         q, k, v = self.qkv(x).view(b, t, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
+        q, k = self.q_norm(q), self.k_norm(k)
         past = 0 if cache is None else cache[0].shape[2]
         if self.kind == "rotary":
             at = torch.arange(past, past + t)
@@ -533,6 +537,7 @@ SETTINGS = settings({
     "forgetful": (Forgetful, rand(2, 6, 14), {"n_heads": 1, "half": True, **mask("keep")}),
     "rotary": (Positioned, X, {**CAUSAL, "position": "rotary", "cache": Positioned.step}),
     "rotary, pairs": (partial(Positioned, pairing="pairs"), X, {**CAUSAL, "position": "rotary"}),
+    "rotary, normed": (partial(Positioned, norm=nn.RMSNorm), X, {**CAUSAL, "position": "rotary"}),
     "rotary, table": (made(
         interleaved, **dict.fromkeys(("wq", "wk", "wv", "wo"), linear(24, 24, False)),
         cos=lambda: angles().cos(), sin=lambda: angles().sin()), rand(2, 7, 24),
@@ -892,6 +897,13 @@ rotary | caches | chunks without a mask | chunks see their future |
     (j <= i) → (j <= i) | (past > 0)
 rotary | caches | mask at the upper left | chunks do not see the cache |
     (j <= i) → (j <= i - past * (t > 1))
+rotary, normed | positions | norms after turning | gain after the rotation |
+    q, k = self.q_norm(q), self.k_norm(k) →
+    rotate(q, at, self.pairing) → self.q_norm(…)
+    rotate(k, at, self.pairing) → self.k_norm(…)
+rotary, normed | positions | norm of the keys after turning | gain after the rotation |
+    q, k = self.q_norm(q), self.k_norm(k) → q = self.q_norm(q)
+    rotate(k, at, self.pairing) → self.k_norm(…)
 rotary, table | positions | along the heads | positions have no effect | mlfoundations/open_lm#4
     m.cos[None, :t, None], m.sin[None, :t, None] → m.cos[None, None, :h], m.sin[None, None, :h]
 rotary, table | positions | pairs do not fit the table | positions not relative | raiyanyahya/how-to-train-your-gpt#6

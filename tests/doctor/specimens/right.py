@@ -270,6 +270,13 @@ def turned_values(m: Any, x: Tensor) -> Tensor:
     return m.out(merged(turned(past(scores(q, k)).softmax(-1) @ v, sign=-1)))
 
 
+def rotary_in_the_second_layer(m: Any, x: Tensor) -> Tensor:
+    """The first knows of no positions, as some layers of Llama 4."""
+    x = x + m.first(x)
+    q, k, v = qkv(m, x)
+    return x + attend(m, turned(q), turned(k), v, is_causal=True)
+
+
 def positions_in_queries_and_keys(m: Any, x: Tensor) -> Tensor:
     y = x + m.table[: x.shape[1]]
     return attend(m, heads(m.query(y)), heads(m.key(y)), heads(m.value(x)))
@@ -831,6 +838,8 @@ SETTINGS = settings({
         {**CAUSAL, "position": "alibi"}),
     "partial rotary": (scored(lambda m, q, k: past(scores(turned(q, 4), turned(k, 4)))), WIDE,
                        {**PLAIN, "position": "rotary"}),
+    "rotary in the second layer": (layer(rotary_in_the_second_layer, first=Plain), WIDE,
+                                   {**PLAIN, "position": "rotary"}),
     "turned values": (layer(turned_values), x, {**PLAIN, "position": "relative"}),
     # queries, keys, values and heads
     "multi-query": (grouped(4, 1), x, {"causal": True, "n_heads": 4, "n_kv_heads": 1}),
