@@ -26,6 +26,7 @@ UNTESTED = {
     ("right", "sparsemax"): "scale",  # no softmax to scale
     ("right", "retention"): "scale",
     ("right", "two tokens ahead"): "position",  # two predictions of each token, one loss
+    ("right", "two tokens ahead, equal weights"): "position",
 }
 """What these claim and the doctor can not test: it says so, and calls nothing healthy."""
 
