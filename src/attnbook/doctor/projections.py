@@ -142,7 +142,9 @@ def tying(subject: Subject) -> Results:
     parts = [part for m in subject.modules for part in m.modules()]
     tables = [part.weight for part in parts if isinstance(part, nn.Embedding)]
     for name, weight in subject.parameters.items():
-        if any(weight is not table and weight.equal(table) and weight.std() for table in tables):
+        if weight.requires_grad and any(
+            weight is not table and weight.equal(table) and weight.std() for table in tables
+        ):
             level: Level = "error" if subject.claims.tied else "warning"
             found = f"{name} equals an embedding, and is another parameter"
             done, right = "compared the parameters", "one parameter, which is trained as one"

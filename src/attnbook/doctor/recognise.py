@@ -294,6 +294,8 @@ def _vocabulary(subject: Subject, name: str) -> int:
             # Positions are looked up, too, and may be counted from the ids that are real.
             by_ids = any(torch.equal(x.flatten(), ids) for _, x in node.inputs)
             sizes[by_ids].append(len(table))
+            if by_ids and node.name == "embedding" and len(node.args) > 2 and node.args[2] >= 0:
+                subject.paddings[name] = node.args[2]
     others = [source for source in subject.sources if source != name]
     if not (sizes[True] or sizes[False]) and others:
         labels = subject.kind == "loss" or last(name) in LABELS

@@ -306,7 +306,8 @@ def order(subject: Subject) -> Pairs:
 def _in_another_order(subject: Subject, names: list[str]) -> tuple[Tensor, Tensor]:
     """The outputs in another order of the tokens, and those of the tokens in that order."""
     inputs, turned = subject.fresh(0), torch.arange(subject.length(names[0])).roll(1).flip(0)
-    moved = {name: inputs[name].index_select(subject.tokens, turned) for name in names}
+    fitting = [name for name in names if subject.length(name) == len(turned)]
+    moved = {name: inputs[name].index_select(subject.tokens, turned) for name in fitting}
     output = rows(subject, inputs)
     expected = output[:, turned] if subject.is_self else output
     return expected, rows(subject, {**inputs, **moved})

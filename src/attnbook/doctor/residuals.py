@@ -28,6 +28,8 @@ def residual(subject: Subject) -> Results:
 
 def _attentions(subject: Subject, attentions: list[Attention], in_a_row: bool) -> Results:
     """No attention can be passed by: an error if other layers can, or if it is claimed."""
+    if not subject.claims.residual and _queries_are_learned(subject):
+        return
     level: Level = "error" if subject.claims.residual else "warning"
     if subject.kind in MODELS:
         layers = _layers_after(attentions, None) if in_a_row else []
@@ -78,6 +80,14 @@ def _outputs(subject: Subject, silenced: set[int], node: Node | None = None) -> 
     return [x for x in outputs if x is not None]
 
 
+def _queries_are_learned(subject: Subject) -> bool:
+    """True if an attention reads the tokens by queries that do not depend on them."""
+    inputs = subject.fresh(0)
+    changed = subject.replaced(inputs, subject.target, 0, subject.n_tokens // 2)
+    pairs = zip(*(subject.trace(x).attentions for x in (inputs, changed)), strict=False)
+    return any(a.query.equal(b.query) and not a.key.equal(b.key) for a, b in pairs)
+
+
 def _has_way_around(subject: Subject, silenced: set[int]) -> bool:
     """True if two tokens change the output although these operations give zeros."""
     output, changed = _outputs(subject, silenced)
@@ -96,7 +106,9 @@ def _layers_after(attentions: list[Attention], last: Node | None) -> list[Node]:
     first = attentions[0]
     later = [a for a in attentions if not _same_input(a, first)]
     # Its output projection, and what else is given the stream.
-    users = walk(first.context_node.users, lambda n: [] if n.name in PRODUCTS else n.users)
+    users = walk(
+        first.context_node.users, lambda n: [] if n.name in PRODUCTS and not n.between else n.users
+    )
     own = {node.index for node in users if node.name in PRODUCTS}
 
     def before(node: Node) -> list[Node]:

@@ -47,6 +47,7 @@ class Subject:
     out_tokens: int = 1  # their axis in the output
     flat: bool = False  # the output is (batch × tokens, …)
     which: int = 0  # of the tensors that it returns, the output
+    paddings: dict[str, int] = field(default_factory=dict)  # the id that a table has as padding
     vocabularies: dict[str, int] = field(default_factory=dict)  # how many ids a source may have
     cut: str = ""  # what of the example is used, if it is not all
     same: list[str] = field(default_factory=list)  # sources that are one tensor, if all are
@@ -184,9 +185,14 @@ class Subject:
                 inputs[name] = (torch.randn(old.shape, generator=generator) * size).to(old)
         return inputs
 
+    def padding_of(self, name: str) -> int | None:
+        """The id of padding: as claimed, or of the table that is looked up."""
+        claimed = self.claims.padding_id
+        return self.paddings.get(name) if claimed is None else claimed
+
     def random_ids(self, like: Tensor, generator: torch.Generator, name: str = "") -> Tensor:
         """Ids in the vocabulary, without the padding."""
-        size, padding = self.vocabulary(name or self.target), self.claims.padding_id
+        size, padding = self.vocabulary(name or self.target), self.padding_of(name or self.target)
         ids = torch.randint(size, like.shape, generator=generator)
         if padding is not None:
             ids = ids.masked_fill(ids == padding, (padding + 1) % size)
@@ -199,7 +205,7 @@ class Subject:
         if self.is_ids(name):
             size = self.vocabulary(name)
             new[at] = (old[at] + 1) % size
-            if int(new[at]) == self.claims.padding_id:
+            if int(new[at]) == self.padding_of(name):
                 new[at] = (new[at] + 1) % size
         else:
             generator = torch.Generator().manual_seed(1000 + 17 * sequence + token)

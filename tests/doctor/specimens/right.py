@@ -545,6 +545,30 @@ def sines_then_cosines() -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], -1) * (torch.arange(32)[:, None] > 0)
 
 
+def frozen_sines() -> nn.Module:
+    """A table as Marian and Pegasus have one for each of two stacks."""
+    return nn.Embedding.from_pretrained(sines_then_cosines()[1:], freeze=True)
+
+
+def two_frozen_tables(m: Any, ids: Tensor) -> Tensor:
+    at = torch.arange(ids.shape[1])
+    return m.output(body(m, m.embedding(ids) + (m.left(at) + m.right(at)) / 2))
+
+
+def joined_values(m: Any, x: Tensor) -> Tensor:
+    """Four heads, two groups of keys; each pair of heads has the values of both groups."""
+    q, k, v = heads(m.query(x), 4), m.key(x)[..., :8], m.value(x)[..., :8]
+    k, v = (heads(y, 2).repeat_interleave(2, 1) for y in (k, v))
+    v = torch.cat(v.chunk(2, 1), -1).repeat(1, 2, 1, 1)
+    return attend(m, q, k, v)
+
+
+def latents_read(m: Any, x: Tensor) -> Tensor:
+    """Learned queries read the tokens, and are read by them."""
+    read = m.read(m.latents.expand(len(x), -1, -1), x, x)[0]
+    return m.norm(x + m.write(x, read, read)[0])
+
+
 def sinusoids_beside(m: Any, ids: Tensor) -> Tensor:
     angle = torch.arange(ids.shape[1])[:, None] * 100.0 ** (-torch.arange(4) / 4)
     extra = torch.cat([angle.sin(), angle.cos()], -1).expand(len(ids), -1, -1)
@@ -777,11 +801,14 @@ OF_FREE: dict[str, Build] = {
     "layer scale": made(lambda m, x: x + m.gamma * m.attention(x), attention=both_ways,
                         gamma=full(1e-6, D)),
     "linear, both ways": layer(linear_attention),
+    "latents that are read": made(latents_read, latents=parameter(3, D), read=batch_first,
+                                  write=batch_first, norm=norm),
     "online softmax": layer(online_softmax),
 }  # fmt: skip
 FREE_ONLY: dict[str, Build] = {
     "class token": layer(lambda m, x: attend(m, *qkv(m, torch.cat(
         [m.token.expand(len(x), -1, -1), x], 1))), token=parameter(1, D)),
+    "joined values": layer(joined_values, out=linear(32)),
     "fourier": made(lambda m, x: m.out(torch.fft.fft2(x).real), out=linear()),
     "both directions": made(lambda m, x: torch.cat([m.left(x), m.right(x.flip(1)).flip(1)], -1),
                             left=Plain, right=Plain),
@@ -797,6 +824,8 @@ OF_IDS: dict[str, Build] = {
         cos_and_sin_buffers, table=None, cos=lambda: ANGLES.cos(), sin=lambda: ANGLES.sin()),
     "sinusoids with a zero row": model(lambda m, ids: m.output(body(
         m, m.embedding(ids) + m.table[1 : ids.shape[1] + 1])), table=sines_then_cosines),
+    "two frozen tables": model(two_frozen_tables, table=None, left=frozen_sines,
+                               right=frozen_sines),
     "sinusoids beside the embedding": model(sinusoids_beside, table=None, join=linear(D + 8)),
     "gradient made smaller": model(lambda m, ids: m.output(body(
         m, 0.1 * (y := embedded(m, ids)) + 0.9 * y.detach()))),
