@@ -141,7 +141,7 @@ class Report:
 
     @property
     def raised(self) -> tuple[NotJudged, ...]:
-        """The checks that raised: the module contradicts a claim, or can't be examined."""
+        """Checks that raised, as the module contradicts a claim or can't be examined."""
         return tuple(x for x in self.not_judged if x.raised)
 
     def __str__(self) -> str:
