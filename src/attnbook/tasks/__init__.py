@@ -1,6 +1,12 @@
 """Small real problems, and the training loop on them."""
 
 try:
+    from attnbook.tasks.collocation import (
+        CollocationTask,
+        neighbours_in,
+        pointwise_information,
+        shared_contexts,
+    )
     from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
     from attnbook.tasks.reversal import reversal_batch
     from attnbook.tasks.text import (
@@ -16,15 +22,19 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(message, name=error.name) from None
 
 __all__ = [
+    "CollocationTask",
     "DatesTask",
     "Phrase",
     "TextTask",
     "accuracy",
     "bpe_tokenizer",
+    "neighbours_in",
+    "pointwise_information",
     "python_topics",
     "read_text",
     "readings",
     "reversal_batch",
+    "shared_contexts",
     "train",
     "word_tokenizer",
     "write_date",
