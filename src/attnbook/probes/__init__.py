@@ -12,9 +12,37 @@ A probe reads any torch model without a change to its code:
 (2,)
 >>> probe.attention.where(layer=0)["keys"]  # causal, 7 tokens: 1 to 7 keys, 4 on average
 array([4.])
+
+and its heads are read by functions:
+
+>>> [call.name for call in attended(model, ids)]
+['blocks.0.attention', 'blocks.1.attention']
 """
 
+from attnbook.probes.heads import Attended
 from attnbook.probes.probe import Probe
+from attnbook.probes.reading import (
+    ablated,
+    attended,
+    contributions,
+    copying_score,
+    logit_lens,
+    mean_cosine,
+    prefix_score,
+    previous_score,
+)
 from attnbook.probes.table import Table
 
-__all__ = ["Probe", "Table"]
+__all__ = [
+    "Attended",
+    "Probe",
+    "Table",
+    "ablated",
+    "attended",
+    "contributions",
+    "copying_score",
+    "logit_lens",
+    "mean_cosine",
+    "prefix_score",
+    "previous_score",
+]
