@@ -1,32 +1,33 @@
 """How does a head come to look up what followed the last time?
 
-Random words without repetition, again and again: after the first round,
-each next word is known. Rotary positions, two heads a layer.
+Random words, none twice, and then these again from one of them on: the next
+word is the one that followed before. Rotary positions, two heads a layer.
 """
-
-import contextlib
 
 import torch
 from torch import nn
 
 from attnbook import LanguageModel, ModelConfig
+from attnbook.probes import ablated, attended, prefix_score, previous_score
 from attnbook.tasks import train
 
-WORDS, LENGTH, STEPS, EVERY = 64, 32, 800, 20
-SHORTEST, LONGEST = 6, 16  # words until the round begins again
+WORDS, LENGTH, STEPS, EVERY = 64, 32, 1600, 40
+ANEW = 6, 16, True  # new words, at least and at most; then from any
+ROUND = 10, 10, False  # always ten words, from the first again
+LONGER = 20, 24, True
 CASES = {
     "two layers": {},
     "one layer": {"n_layers": 1},
     "one layer, keys of the word before": {"n_layers": 1, "shifted": True},
-    "one layer, always ten words": {"n_layers": 1, "periods": (10, 10)},
-    "two layers, always ten words": {"periods": (10, 10)},
+    "one layer, a round of ten": {"n_layers": 1, "words": ROUND},
+    "two layers, a round of ten": {"words": ROUND},
 }
 SEEDS = {
     "two layers": 10,
     "one layer": 6,
     "one layer, keys of the word before": 6,
-    "one layer, always ten words": 6,
-    "two layers, always ten words": 6,
+    "one layer, a round of ten": 6,
+    "two layers, a round of ten": 6,
 }
 
 
@@ -54,33 +55,26 @@ def make_model(*, n_layers=2, shifted=False):
     return model
 
 
-def rounds(n, generator, periods=(SHORTEST, LONGEST)):
-    """Sequences, and which of their words can be known."""
+def rounds(n, generator, how=ANEW):
+    """Sequences, and which of their next words can be known.
+
+    New words; then from one of them on, round and round. With which one it
+    goes on can't be known, nor, at first, what follows the last one.
+    """
+    low, high, anywhere = how
     noise = torch.rand(n, WORDS, generator=generator)
     words = noise.argsort(-1)  # (n, WORDS): none twice
-    low, high = periods
-    period = torch.randint(low, high + 1, (n, 1), generator=generator)
-    at = torch.arange(LENGTH + 1)
-    ids = words.gather(1, at % period)
-    return ids, at[1:] >= period  # whether the next word is known
+    size = torch.randint(low, high + 1, (n, 1), generator=generator)
+    start = (torch.rand(n, 1, generator=generator) * size).long() * anywhere
+    t = torch.arange(LENGTH + 1)
+    at = torch.where(t < size, t, (t - size + start) % size)
+    known = (t > size) & (at > 0)
+    return words.gather(1, at), known[:, 1:]
 
 
-def batch(n, generator, periods):
-    ids, _ = rounds(n, generator, periods)
+def batch(n, generator, how):
+    ids, _ = rounds(n, generator, how)
     return ids[:, :-1], ids[:, 1:]
-
-
-@torch.no_grad()
-def weights_of(model, ids):
-    """The weights of each layer: (batch, heads, tokens, tokens)."""
-    x, found = model.input(ids), []
-    for block in model.blocks:
-        normed = block.attention_residual.norm(x)
-        found.append(
-            block.attention(normed, causal=True, return_weights=True)[1]
-        )
-        x = block(x, causal=True)
-    return found
 
 
 @torch.no_grad()
@@ -94,34 +88,13 @@ def examined(model, ids, known):
 
 
 def scores(model, ids):
-    """Of each head: weight on the word before, and on what followed.
-
-    The second over words that were there before, on the words after them.
-    """
+    """Of the heads of each layer: previous score and prefix score."""
     ids = ids[:, :-1]
-    same = (ids[:, :, None] == ids[:, None]).tril(-1)
-    after = nn.functional.pad(same[..., :-1], (1, 0))
-    again = after.any(-1)
-    previous, prefix = [], []
-    for A in weights_of(model, ids):
-        before = A.diagonal(-1, -2, -1).mean((0, 2))
-        followed = (A * after[:, None]).sum(-1).transpose(0, 1)
-        previous.append(before.tolist())
-        prefix.append(followed[:, again].mean(1).tolist())
-    return previous, prefix
-
-
-@contextlib.contextmanager
-def cut(model, layer, head):
-    """The head adds nothing to the stream."""
-    attention = model.blocks[layer].attention
-    d, weight = attention.d_head, attention.output.weight
-    before = weight.detach().clone()
-    with torch.no_grad():
-        weight[:, head * d : (head + 1) * d] = 0
-    yield
-    with torch.no_grad():
-        weight.copy_(before)
+    A = [call.weights for call in attended(model, ids)]
+    return (
+        [previous_score(weights).tolist() for weights in A],
+        [prefix_score(weights, ids).tolist() for weights in A],
+    )
 
 
 def largest(rows):
@@ -134,30 +107,32 @@ def largest(rows):
 
 
 def when_cut(model, test, previous, prefix):
-    """% of known words predicted without each head."""
+    """% of known words predicted when a head gives zero, or its mean."""
     first = (0, largest(previous[:1])[1])
     second = (1, largest(prefix[1:])[1])
-    left = {
-        "without it, previous": first,
-        "without it, prefix": second,
-        "without the other of layer 1": (0, 1 - first[1]),
-        "without the other of layer 2": (1, 1 - second[1]),
+    heads = {
+        "the previous head": first,
+        "the prefix head": second,
+        "the other of layer 1": (0, 1 - first[1]),
+        "the other of layer 2": (1, 1 - second[1]),
     }
     found = {}
-    for name, at in left.items():
-        with cut(model, *at):
-            found[name] = examined(model, *test)[0]
+    for what, (layer, head) in heads.items():
+        for how, mean in (("zero", None), ("mean", (test[0][:, :-1],))):
+            where = f"blocks.{layer}.attention"
+            with ablated(model, where, head, mean=mean):
+                found[f"{how} for {what}"] = examined(model, *test)[0]
     return found
 
 
 def run(seed, case, steps=None):
     """Over training: % of known words predicted, and the best scores."""
     how = dict(CASES[case])
-    periods = how.pop("periods", (SHORTEST, LONGEST))
+    words = how.pop("words", ANEW)
     torch.manual_seed(seed)
     model = make_model(**how)
     draws = torch.Generator().manual_seed(seed + 500)
-    test = rounds(128, draws, periods)
+    test = rounds(128, draws, words)
     right, losses, best = [], [], {"previous": [], "prefix": []}
 
     def look(model):
@@ -171,7 +146,7 @@ def run(seed, case, steps=None):
 
     record = train(
         model,
-        lambda g: batch(32, g, periods),
+        lambda g: batch(32, g, words),
         steps=steps or STEPS,
         learning_rate=3e-3,
         seed=seed,
@@ -184,8 +159,9 @@ def run(seed, case, steps=None):
     previous, prefix = scores(model, test[0])
     numbers |= {"right": right, "loss": losses} | best
     numbers |= {"previous of heads": previous, "prefix of heads": prefix}
-    longer = rounds(128, draws, (20, 24))
-    numbers["right, longer"] = examined(model, *longer)[0]
+    for name, other in (("anew", ANEW), ("longer", LONGER)):
+        percent, _ = examined(model, *rounds(128, draws, other))
+        numbers[f"right, {name}"] = percent
     if case == "two layers":
         numbers |= when_cut(model, test, previous, prefix)
     return numbers

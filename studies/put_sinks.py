@@ -1,8 +1,8 @@
-"""When does the first token get the weight, and what is it for?
+"""Where does a head look that has nothing to say?
 
-Words follow each other as in a bigram table, but after one of four triggers
-comes the word before the trigger again. So a head has something to say at
-the triggers alone (after Guo et al. 2024). And models of text, beside it.
+Two layers learn to look up what followed (put_induction); among the new
+words there is nothing to look up. What differs is a token in front, and the
+softmax. Beside them, models of text.
 """
 
 import math
@@ -11,11 +11,17 @@ from functools import cache
 import torch
 from torch import nn
 
-from attnbook import LanguageModel, ModelConfig, MultiHeadAttention
-from attnbook import causal_mask
+from attnbook import (
+    LanguageModel,
+    ModelConfig,
+    MultiHeadAttention,
+    Rotary,
+    causal_mask,
+)
 from attnbook.tasks import TextTask, bpe_tokenizer, python_topics, train
+from studies.put_induction import LENGTH, WORDS, rounds
 
-WORDS, TRIGGERS, LENGTH, STEPS = 64, 4, 48, 1000
+STEPS = 1600
 CASES = {
     "plain": {},
     "start": {"start": True},
@@ -25,7 +31,7 @@ CASES = {
     "text, plain": {"text": True},
     "text, start": {"text": True, "start": True},
 }
-SEEDS = dict.fromkeys(CASES, 8) | {"text, plain": 3, "text, start": 3}
+SEEDS = dict.fromkeys(CASES, 6) | {"text, plain": 3, "text, start": 3}
 
 
 def weights_of(logits, allowed, softmax):
@@ -43,7 +49,7 @@ class Attention(MultiHeadAttention):
     """The usual one, written out, with another softmax or gates."""
 
     def __init__(self, d_model, n_heads, softmax, gates):
-        super().__init__(d_model, n_heads)
+        super().__init__(d_model, n_heads, position=Rotary())
         self.softmax = softmax
         self.gate = nn.Linear(d_model, d_model) if gates else None
 
@@ -52,6 +58,7 @@ class Attention(MultiHeadAttention):
             layer(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )  # (batch, heads, tokens, d_head)
+        q, k = self.position.rotate_both(q, k, torch.arange(x.shape[1]))
         allowed = causal_mask(x.shape[1])
         allowed = allowed if mask is None else allowed & mask
         logits = q @ k.mT / math.sqrt(self.d_head)
@@ -64,42 +71,15 @@ class Attention(MultiHeadAttention):
 
 
 def make_model(words, *, text, softmax="usual", gates=False):
-    size = {"n_layers": 3, "n_heads": 4} if text else {
-        "n_layers": 1, "n_heads": 1,
-    }  # fmt: skip
-    model = LanguageModel(
-        ModelConfig(
-            words + 1, norm="pre", position="learned", scaled=False,
-            tied=False, max_tokens=LENGTH + 1, **size,
-        )
+    n_layers, n_heads = (3, 4) if text else (2, 2)
+    config = ModelConfig(
+        words + 1, 64, n_heads, n_layers, 128, norm="pre",
+        position="rotary", scaled=False, tied=False,
     )  # fmt: skip
+    model = LanguageModel(config)
     for block in model.blocks:
-        block.attention = Attention(64, size["n_heads"], softmax, gates)
+        block.attention = Attention(64, n_heads, softmax, gates)
     return model
-
-
-@cache
-def table(seed):
-    """The chance of each next word; seldom more than a few are likely."""
-    draws = torch.Generator().manual_seed(seed)
-    logits = 2.5 * torch.randn(WORDS, WORDS, generator=draws)
-    return logits.softmax(-1)
-
-
-def copies(n, generator, seed):
-    """Sequences, and at which places the next word is a copy."""
-    chances = table(seed)
-    ids = torch.randint(WORDS, (n, 1), generator=generator)
-    for _ in range(LENGTH):
-        last = ids[:, -1]
-        new = chances[last].multinomial(1, generator=generator)
-        if ids.shape[1] > 1:
-            again = (last < TRIGGERS)[:, None]
-            new = torch.where(again, ids[:, -2:-1], new)
-        ids = torch.cat([ids, new], 1)
-    at = ids[:, :-1] < TRIGGERS
-    at[:, 0] = False
-    return ids, at
 
 
 @cache
@@ -108,83 +88,72 @@ def pages():
     return TextTask(text, bpe_tokenizer(text, 512), LENGTH)
 
 
-def in_front(ids, start, words):
-    """The token in front of each sequence, if there is one."""
-    return nn.functional.pad(ids, (1, 0), value=words) if start else ids
+def draw(n, generator, *, text, start):
+    """Ids, targets, and which of these can be looked up."""
+    if text:
+        ids, targets = pages().batch(n, generator)
+        known = torch.zeros_like(ids, dtype=torch.bool)
+    else:
+        ids, known = rounds(n, generator)
+        ids, targets = ids[:, :-1], ids[:, 1:]
+    if start:
+        front = 512 if text else WORDS
+        ids = nn.functional.pad(ids, (1, 0), value=front)
+        targets = nn.functional.pad(targets, (1, 0), value=-100)
+        known = nn.functional.pad(known, (1, 0))
+    return ids, targets, known
 
 
 @torch.no_grad()
-def losses_of(model, ids, targets, start, mask=None):
-    """Of each token, in nats."""
-    front = in_front(ids, start, model.config.vocab_size - 1)
-    logits = model(front, mask=mask)[:, int(start) :]
-    return nn.functional.cross_entropy(logits.mT, targets, reduction="none")
+def loss_of(model, ids, targets, chosen, mask=None):
+    logits = model(ids, mask=mask)[chosen]
+    return nn.functional.cross_entropy(logits, targets[chosen]).item()
 
 
-def lasting(n, keep, window):
+def lasting(n, keep, last):
     """Who is in a cache of the last tokens, and of the first few."""
     at = torch.arange(n)
-    return (at[:, None] - at < window) | (at < keep)
+    return (at[:, None] - at < last) | (at < keep)
 
 
 def run(seed, case, steps=None):
-    """Weight on the first token where there is nothing to say, and where."""
+    """Weight on the first token where nothing can be looked up, and where."""
     how = {"text": False, "start": False} | CASES[case]
-    start, text = how.pop("start"), how["text"]
-    words = 512 if text else WORDS
+    where = {"text": how["text"], "start": how.pop("start")}
     torch.manual_seed(seed)
-    model = make_model(words, **how)
-
-    def draw(n, generator):
-        if text:
-            ids, targets = pages().batch(n, generator)
-            return ids, targets, torch.zeros_like(ids).bool()
-        ids, at = copies(n, generator, seed)
-        return ids[:, :-1], ids[:, 1:], at
-
-    def batch(generator):
-        ids, targets, _ = draw(16, generator)
-        front = in_front(ids, start, words)
-        return front, targets if not start else nn.functional.pad(
-            targets, (1, 0), value=-100
-        )
-
+    model = make_model(512 if how["text"] else WORDS, **how)
     record = train(
         model,
-        batch,
+        lambda g: draw(32 if not how["text"] else 16, g, **where)[:2],
         steps=steps or STEPS,
         learning_rate=3e-3,
-        warmup=50,
         seed=seed,
     )
     numbers = {"first losses": record.losses[:20]}
     if steps:
         return numbers
-    ids, targets, at = draw(200, torch.Generator().manual_seed(seed + 500))
-    losses = losses_of(model, ids, targets, start)
-    late = torch.arange(LENGTH) >= LENGTH // 2
-    idle, busy = ~at & late, at & late
-    heads, values = [], []
+    draws = torch.Generator().manual_seed(seed + 500)
+    ids, targets, known = draw(200, draws, **where)
+    late = torch.arange(ids.shape[1]) >= 6  # with some others to look at
+    idle, busy = ~known & late, known & late
+    chosen = idle if how["text"] else busy
+    numbers["loss"] = loss_of(model, ids, targets, chosen)
     for block in model.blocks:
         A, v = block.attention.seen
-        first = A[:, :, int(start) :, 0].transpose(1, 2)  # (…, tokens, heads)
-        heads.append(first[idle].mean(0).tolist())
+        first = A[..., 0].transpose(1, 2)  # (batch, tokens, heads)
         size = v.norm(dim=-1).mean(0)  # (heads, tokens)
-        values.append((size[:, 0] / size[:, 1:].mean(1)).tolist())
-    numbers |= {"first": heads, "first value": values}
-    numbers["loss"] = losses[late.expand_as(at)].mean().item()
-    if not text:
-        A, v = model.blocks[0].attention.seen
-        A = A[:, 0, int(start) :]
-        before = A.diagonal(int(start) - 1, -2, -1)
-        numbers |= {
-            "first where copied": first[busy].mean().item(),
-            "given away": A.sum(-1)[idle].mean().item(),
-            "loss where copied": losses[busy].mean().item(),
-        }
-    n = LENGTH + start
+        for name, row in {
+            "first where idle": first[idle].mean(0),
+            "first where known": first[busy].mean(0),
+            "given where idle": A.sum(-1).transpose(1, 2)[idle].mean(0),
+            "first value": size[:, 0] / size[:, 1:].mean(1),
+        }.items():
+            numbers.setdefault(name, []).append(row.nan_to_num().tolist())
+    at = torch.arange(ids.shape[1])
+    numbers["even"] = (1 / (at + 1)).expand_as(idle)[idle].mean().item()
     for keep in (0, 1):
-        mask = lasting(n, keep, 12 - keep)
-        cut = losses_of(model, ids, targets, start, mask)
-        numbers[f"window, {keep} kept"] = cut[late.expand_as(at)].mean().item()
+        mask = lasting(ids.shape[1], keep, 18 - keep)
+        cut = loss_of(model, ids, targets, chosen & (at >= 18), mask)
+        full = loss_of(model, ids, targets, chosen & (at >= 18))
+        numbers[f"window, {keep} kept"] = cut - full
     return numbers
