@@ -2,8 +2,8 @@
 
 It writes ``chapters/doctor.json``, which chapter 12 reads: the verdict on each specimen at one
 seed, the scores that follow, what it finds in correct models of other libraries, and the code that
-this is true of. ``… measured verdicts`` makes the verdicts and scores alone: ``git diff`` then
-shows what a change of the doctor found and lost.
+this is true of. ``git diff`` then shows what a change of the doctor found and lost; ``… measured
+verdicts`` makes a part alone.
 """
 
 import hashlib

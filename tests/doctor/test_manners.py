@@ -14,7 +14,7 @@ from attnbook.doctor.__main__ import claim, main
 from attnbook.doctor.report import Finding, one_cause
 from tests.doctor.specimens.attentions import Separate
 from tests.doctor.specimens.decoders import GPT, TrainingStep
-from tests.doctor.specimens.museum import bug
+from tests.doctor.specimens.museum import bug, edited, examine
 
 
 class Failing(Separate):
@@ -210,6 +210,16 @@ def test_one_cause_explains_others() -> None:
     found = one_cause([prefix, scale, leak], {"no causal mask": ("prefix",)})
     assert [x.cause for x in found] == ["no causal mask", "no scale"]
     assert found[0].also == ("prefix",)
+
+
+@pytest.mark.parametrize(("edit", "cause"), [
+    ("mask == 0 → mask >= 0", "inverted mask"),
+    ("mask == 0 → mask.tril(-1) == 0", "a token does not attend to itself"),
+])  # fmt: skip
+def test_what_follows_from_nan_is_told_with_it(edit: str, cause: str) -> None:
+    report = examine(edited("decoders", "nanogpt, dropout", edit), claimed=True)
+    assert [x.cause for x in report.findings] == [cause]
+    assert "first loss" in report.errors[0].also
 
 
 def test_from_a_shell(tmp_path, capsys) -> None:

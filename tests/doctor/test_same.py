@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnbook.doctor import diagnose
-from tests.doctor.specimens.museum import bug, right
+from tests.doctor.specimens.museum import bug, edited, right
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,19 @@ def test_what_has_no_gradient_or_rounding_alone_is_no_difference() -> None:
     one, other = ByHand(fused=True), ByHand(fused=False)
     other.q.weight.requires_grad_(False)  # the names that are trained differ
     assert "same as" in diagnose(one, torch.randn(2, 6, 16), same_as=other).passed
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        ("mlp: nn.GELU() → nn.ReLU()", "first in what blocks.0.ff.1 gives"),
+        ("self.head(self.norm(x)[:, 0]) → 2 * …", "nothing differs inside"),
+    ],
+)
+def test_a_difference_outside_the_attention_is_placed(edit: str, place: str) -> None:
+    (one, example, _), (other, *_) = edited("encoders", "vit", edit), right("encoders", "vit")
+    other.load_state_dict(one.state_dict())
+    assert place in str(diagnose(one, *example, same_as=other)).replace("\n            ", " ")
 
 
 def test_a_fused_attention_scales_its_queries_and_that_is_no_difference() -> None:

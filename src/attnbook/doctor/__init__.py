@@ -31,7 +31,7 @@ from attnbook.doctor import (
     scale,
     weights,
 )
-from attnbook.doctor.causes import CAUSES, finding
+from attnbook.doctor.causes import CAUSES, FOLLOWS, finding
 from attnbook.doctor.claims import Claims, Mask
 from attnbook.doctor.manners import restored
 from attnbook.doctor.recognise import CallFailed, recognise
@@ -152,7 +152,7 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         stir(subject)
         results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
     everything = [result for of_check in results.values() for result in of_check]
-    explains = {name: cause.explains for name, cause in CAUSES.items()}
+    explains = {name: cause.explains for name, cause in CAUSES.items()} | FOLLOWS
     unseen = subject.kind != "loss" and heads.UNSEEN in everything
     return Report(
         KINDS[subject.kind]

@@ -39,13 +39,13 @@ def finite(subject: Subject) -> Results:
             return
         output = subject.run(subject.fresh(0, scale))
         n_wrong = int((~output.isfinite()).sum())
-        if n_wrong or (masks and closed):
+        if n_wrong or closed:
             done = "called it with tokens like the example's" + ", 40 times as long" * (scale > 1)
-            found = f"{n_wrong} of {output.numel()} numbers are NaN or infinite"
-            found += "; the mask forbids every key to all" * closed
+            not_numbers = f"{n_wrong} of {output.numel()} numbers are NaN or infinite"
+            words = [not_numbers] * bool(n_wrong) + ["the mask forbids every key to all"] * closed
             cause, right = _why_not_finite(subject, masks, cause), "numbers, and keys that are open"
             level: Level = "warning" if scale > 1 else "error"
-            error = finding(cause, done, found, right, level)
+            error = finding(cause, done, "; ".join(words), right, level)
             yield as_claimed(subject, error) if masks and closed else error
             return
 
@@ -53,8 +53,7 @@ def finite(subject: Subject) -> Results:
 def _why_not_finite(subject: Subject, masks: Inputs, otherwise: str) -> str:
     """Why outputs are not numbers: perhaps no key is open, to any query or to one of them."""
     if forbids_everything(locate.trace_of(subject)):
-        traces = [subject.trace({**subject.fresh(0), name: x}) for name, x in masks.items()]
-        closed = bool(traces) and all(map(forbids_everything, traces))
+        closed = bool(masks) and forbids_everything(subject.trace({**subject.fresh(0), **masks}))
         return "mask forbids everything" if closed else "inverted mask"
     shapes = [locate.pattern(support) for support in locate.supports(subject)]
     return next((NO_KEY[shape] for shape in NO_KEY if shape in shapes), otherwise)

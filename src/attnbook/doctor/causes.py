@@ -24,7 +24,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("padding in the loss", "training", "first loss", "finite", "sequences in the loss"),
     ),
 }
-GROUPS["what follows"] = (*GROUPS["leaks"], "masks", "finite", "gradients", "residual", "norms")
+GROUPS["what follows"] = (
+    *(*GROUPS["leaks"], "masks", "finite", "gradients", "residual", "norms", "positions"),
+)
+FOLLOWS: dict[str, tuple[str, ...]] = {
+    "finite": ("first loss", "mixing", "train = eval", "dropout", "gradients", "training"),
+    "mixing": ("positions", "gradients"),
+}
+"""Checks that fail because another one does: where outputs are NaN, or nothing moves them."""
 TABLE = """
 the example can't be called: diagnose(module, *arguments of one plain call)
 
@@ -33,7 +40,7 @@ no causal mask -> prefix, cache, training, window: logits = logits.masked_fill(c
     -torch.inf) before the softmax, with causal = torch.ones(T, T, dtype=torch.bool).tril()
 causal mask off by one -> prefix, cache, training, window: torch.ones(T, T, dtype=torch.bool).tril()
     allows, .triu(diagonal=1) forbids
-inverted mask -> leaks, finite, gradients, residual, masks: masked_fill fills where True:
+inverted mask -> what follows: masked_fill fills where True:
     masked_fill(may_attend.logical_not(), -torch.inf); F.scaled_dot_product_attention: True = may
     attend; nn.MultiheadAttention: True = blocked
 masked with a finite number -> future, prefix, cache, padding, training, window: fill with
@@ -47,8 +54,8 @@ mask not everywhere -> prefix, cache, padding, training, window: give the mask t
     and sequence
 mask of another shape -> future, prefix, cache, training, window: print the mask as it meets the
     logits, (batch, heads, queries, keys)
-mask forbids everything -> padding, gradients, empty rows, finite, masks, batch, mixing, positions:
-    ~mask is never 0 if mask holds whole numbers: mask == 0, or ~mask.bool()
+mask forbids everything -> what follows: ~mask is never 0 if mask holds whole numbers: mask == 0, or
+    ~mask.bool()
 mask ignored -> padding: use the argument: combine it with the causal mask
 mask on the queries -> padding, empty rows: a padding mask forbids keys: mask[:, None, None, :], not
     mask[:, None, :, None]
@@ -62,8 +69,8 @@ NaN where the mask forbids -> padding, empty rows, finite: fill with -torch.inf,
 pooling includes padding -> padding, empty rows: (x * real[..., None]).sum(1) / real.sum(1,
     keepdim=True): a mean over real tokens
 convolution over padding -> padding: x = x * real[..., None] before the convolution
-a token does not attend to itself -> leaks, gradients: torch.ones(T, T, dtype=torch.bool).tril():
-    .tril(-1) forbids the diagonal
+a token does not attend to itself -> leaks, gradients, finite: torch.ones(T, T,
+    dtype=torch.bool).tril(): .tril(-1) forbids the diagonal
 mask at the upper left -> cache: torch.ones(new, all, dtype=torch.bool).tril(all - new): the last
     query attends to all
 fully masked rows give NaN: a softmax over nothing is 0/0: give such rows zeros, as
@@ -245,8 +252,8 @@ padding counts in the loss -> the loss: F.cross_entropy(..., ignore_index=paddin
     real).sum() / real.sum()
 real targets are ignored -> training, targets, sequences in the loss: ignore_index=padding_id, and
     nothing else: an end of text with the id of padding is none
-differs from the other: compare the stage that is named, with equal inputs and weights, one head and
-    two tokens
+differs from the other: with equal inputs and weights, one head and two tokens, compare what goes
+    into the first stage that differs, and what it does
 first loss is not ln V: draw the output layer small (0.02), scale a tied embedding by d_model**-0.5
 """
 """A row is ``cause: remedy``, or ``cause -> checks and groups that it explains: remedy``."""

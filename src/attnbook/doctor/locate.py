@@ -80,11 +80,6 @@ def supports(subject: Subject) -> list[Tensor]:
     return [support(a) for a in own(subject)]
 
 
-def all_closed(subject: Subject) -> bool:
-    """True if an attention forbids everything, though no token is padding."""
-    return any(a.logits is not None and (a.logits < CLOSED).all() for a in attentions(subject))
-
-
 def pattern(open_: Tensor) -> str:
     """What a square mask lets through: all, causal, (strictly) later, later by one, or other."""
     if not open_.triu(1).any():

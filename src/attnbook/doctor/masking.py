@@ -109,4 +109,5 @@ def decoded(mask: Tensor, claim: Mask) -> Tensor:
 
 def forbids_everything(trace: Trace) -> bool:
     """True if an attention has no key that is open to any query."""
-    return any(a.logits is not None and (a.logits < -1e3).all() for a in trace.attentions)
+    logits = [a.logits for a in trace.attentions if a.logits is not None and a.logits.numel()]
+    return any(bool((x < -1e3).all()) for x in logits)

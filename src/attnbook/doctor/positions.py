@@ -35,7 +35,7 @@ def positions(subject: Subject) -> Results:
     kind = claimed or (_kind(subject, first) if first else None)
     inside = subject.kind in ("pooled", "pictures") and locate.attentions(subject)
     is_idle = kind is None and _has_table(subject) and not locate.has_positions(subject)
-    if kind is None and (not is_idle or locate.all_closed(subject)):
+    if kind is None and not is_idle:
         yield NotJudged("positions", "what kind they are of", "position=…")
     elif kind == "none" or not (subject.is_self or inside):
         return

@@ -41,10 +41,8 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> Why:
     n = subject.n_sequences
     if _mixes_single_tokens(subject, inputs, before):
         return "heads and sequences exchanged", ""
-    for a, changed in zip(before.attentions, after.attentions, strict=False):
-        over_sequences = a.weights.shape[-1] == n != subject.length(name)
-        if over_sequences and (a.key != changed.key).any(-1).any(0).sum() == 1:
-            return "batch and tokens exchanged", locate.in_module(a.softmax_node)
+    if (at := _over_sequences(before, after, n)) and n != subject.length(name):
+        return "batch and tokens exchanged", locate.in_module(at)
     node = _first_spread(before, after, n, {0}, square=n not in (1, subject.n_tokens))
     cause = _cause_at(node, before) or "sequences mixed"
     operation = node.name if node else ""
@@ -53,6 +51,13 @@ def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> Why:
     if cause == "norm over the tokens" or "batch_norm" in operation:
         cause = "statistic over the batch"
     return cause, _at(node)
+
+
+def no_effect(subject: Subject, inputs: Inputs, name: str) -> Why:
+    """Why no output depends on an input, and where."""
+    at = _over_sequences(*_two_traces(subject, inputs, name, 0, 0), subject.n_sequences)
+    cause = "batch and tokens exchanged" if at else "input has no effect"
+    return cause, locate.in_module(at) if at else ""
 
 
 def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> Why:
@@ -149,6 +154,14 @@ def _at(node: Node | None) -> str:
 
 
 # Between sequences.
+
+
+def _over_sequences(before: Trace, after: Trace, n: int) -> Node | None:
+    """The first softmax over keys of which there are ``n``, one of which is changed."""
+    for a, b in zip(before.attentions, after.attentions, strict=False):
+        if a.weights.shape[-1] == n > 1 == (a.key != b.key).any(-1).any(0).sum():
+            return a.softmax_node
+    return None
 
 
 def _mixes_single_tokens(subject: Subject, inputs: Inputs, trace: Trace) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnbook.doctor import locate
 from attnbook.doctor.causes import finding
 from attnbook.doctor.observed import Results, in_steps
-from attnbook.doctor.reasons import batch_leak, future_leak
+from attnbook.doctor.reasons import batch_leak, future_leak, no_effect
 from attnbook.doctor.report import Finding, Level, NotJudged
 from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
 from attnbook.doctor.trace import Trace
@@ -180,14 +180,16 @@ def _has_more(subject: Subject) -> bool:
 
 
 def mixing(subject: Subject) -> Results:
-    """Each of several inputs has an effect, and some token attends to another."""
+    """Each input has an effect, and some token attends to another."""
     rounded = any(map(in_steps, locate.trace_of(subject).nodes))  # to codes, say
     level: Level = "warning" if rounded else "error"
-    for name in subject.sources if len(subject.sources) > 1 and not subject.same else ():
-        calls = token_by_token(subject, subject.fresh(0), name)
+    inputs = subject.fresh(0)
+    for name in subject.same[:1] or subject.sources:
+        calls = token_by_token(subject, inputs, name)
         if not any(changed(*outputs).any() for _, *outputs in calls):
-            done, found = f"changed each token of {name}", "no output changed"
-            yield finding("input has no effect", done, found, "outputs depend on it", level)
+            cause, where = no_effect(subject, inputs, name)
+            done, found = f"changed each token of {name}", f"no output changed{where}"
+            yield finding(cause, done, found, "outputs depend on it", level)
     for name in [n for n in subject.attended if _keeps_apart(subject, n)][:1]:
         if not locate.attentions(subject) and not locate.softmaxes(subject):
             yield NotJudged("mixing", "no token depends on another, and no softmax was observed")

@@ -187,7 +187,8 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
 
     Args:
         findings: in any order.
-        explains: for a cause, the checks that fail because of it; ``"*"`` for all.
+        explains: for a cause, or for a check that fails, the checks that fail because of it;
+            ``"*"`` for all.
     """
     rest = list(dict.fromkeys(findings))
     known = {check for x in rest if x.level == "error" for check in explains.get(x.cause, ())}
@@ -201,7 +202,9 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     kept: list[Finding] = []
     while rest:
         first, *others = rest
-        ours = (*explains.get(first.cause, ()), first.check) * (first.level == "error")
+        ours = [*explains.get(first.cause, ()), first.check] * (first.level == "error")
+        failed = [x.check for x in rest if x.level == "error" and x.check in ours]
+        ours += [check for name in failed for check in explains.get(name, ())]
         same = [x for x in others if x.cause == first.cause or x.check in ours or "*" in ours]
         same.sort(key=lambda x: x.cause != first.cause)  # by itself, then what it explains
         also = dict.fromkeys(x.check for x in same if x.check != first.check)

@@ -14,14 +14,15 @@ MODELS = ("tokens", "encoder-decoder")
 
 def residual(subject: Subject) -> Results:
     """What attentions and feed-forward layers give is added to what they are given."""
-    attentions = locate.attentions(subject)
+    trace = subject.trace(subject.fresh(0))  # the first call may have made tables: other nodes
+    attentions = trace.attentions
     # Latents, which are pooled, read what they are not added to.
     in_a_row = subject.kind != "pooled" and _in_a_row(attentions)
     wanted = in_a_row or subject.claims.residual
     if not attentions or not (wanted or subject.claims.norm):
         return
     if _has_way_around(subject, {a.context_node.index for a in attentions}):
-        yield from _layers(subject, attentions, in_a_row)
+        yield from _layers(subject, attentions, None if in_a_row else trace.nodes[-1])
     elif wanted:  # else what is around it may be elsewhere
         yield from _attentions(subject, attentions, in_a_row)
 
@@ -42,17 +43,17 @@ def _attentions(subject: Subject, attentions: list[Attention], in_a_row: bool) -
     yield finding("missing residual connection", done, found, right, level)
 
 
-def _layers(subject: Subject, attentions: list[Attention], in_a_row: bool) -> Results:
+def _layers(subject: Subject, attentions: list[Attention], last: Node | None) -> Results:
     """Each feed-forward layer can be passed by, and what the attention gives passes it."""
     claimed = subject.claims.residual or subject.claims.norm
     first = {a.context_node.index for a in attentions if _same_input(a, attentions[0])}
-    for node in _layers_after(attentions, None if in_a_row else locate.trace_of(subject).nodes[-1]):
+    for node in _layers_after(attentions, last):
         if back(node.makers[0], MOVES, ("cat",)):
             continue  # it joins two streams, as the skips of a U-Net do
         done = f"set what a layer gives to zero{locate.in_module(node)}"
         output, changed = _outputs(subject, {node.index})
         if output.equal(changed):
-            if not in_a_row:
+            if last is not None:
                 continue  # it gives the output
             level: Level = "error" if subject.kind in MODELS else "warning"
             done, found = f"{done}, and changed two tokens", "its output did not change"

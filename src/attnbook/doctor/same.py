@@ -15,6 +15,7 @@ from attnbook.doctor.masking import block
 from attnbook.doctor.modes import no_dropout
 from attnbook.doctor.observed import Results, where
 from attnbook.doctor.padded import padded
+from attnbook.doctor.relations import differ
 from attnbook.doctor.subject import (
     DIFFERENT,
     Inputs,
@@ -24,13 +25,14 @@ from attnbook.doctor.subject import (
     output_of,
     seed_all,
 )
+from attnbook.doctor.trace import Trace
 
 BEFORE_THE_SCALE = {"queries": "query", "keys": "key", "products of queries and keys": "products"}
 """Stages of an attention; torch's fused one scales queries and keys, others their product."""
 AFTER = {"logits": "logits", "weights": "weights", "values": "value", "sums of values": "context"}
 HALF, ROUGH = "bfloat16", 0.05
-Pair = tuple[str, Tensor, Tensor]
-"""What was compared, and what each of the two modules gave."""
+Pair = tuple[str, Inputs, Tensor, Tensor]
+"""What was compared, of which call, and what each of the two modules gave."""
 
 
 def same_as(subject: Subject) -> Results:
@@ -39,13 +41,13 @@ def same_as(subject: Subject) -> Results:
     other = replace(subject, module=subject.claims.same_as, traces={})
     agreed: list[str] = []
     with restored(other.module), other.mode(training=False):
-        for done, ours, theirs in _pairs(subject, other):
+        for done, inputs, ours, theirs in _pairs(subject, other):
             found = _difference(ours, theirs, ROUGH if done == HALF else 10 * DIFFERENT)
             if not found:
                 agreed.append(done)
                 continue
             if ours.shape == theirs.shape and ours.any() and theirs.any():
-                found += _first_stage(subject, other)
+                found += _place(subject, other, inputs)
             found += f"; the same for {', '.join(agreed)}" * bool(agreed)
             right = "the same outputs and gradients"
             yield finding("differs from the other", done, found, right)
@@ -75,7 +77,7 @@ def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
     for sizes in ([1] * n, [n - 2, 2]) if subject.claims.cache is not None else ():
         with restored(subject.module):
             pieces = in_pieces(subject, step_of(subject), inputs, sizes)
-        yield f"the cache, in pieces of {sizes}", pieces, other.by_token(other.run(inputs))
+        yield f"the cache, in pieces of {sizes}", inputs, pieces, other.by_token(other.run(inputs))
     if subject.claims.half:
         with torch.autocast("cpu", torch.bfloat16):
             yield _called(subject, other, HALF, inputs)
@@ -83,7 +85,7 @@ def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
 
 def _called(subject: Subject, other: Subject, done: str, inputs: Inputs) -> Pair:
     """What the two modules give for a call."""
-    return done, subject.by_token(subject.run(inputs)), other.by_token(other.run(inputs))
+    return done, inputs, subject.by_token(subject.run(inputs)), other.by_token(other.run(inputs))
 
 
 def _calls(subject: Subject) -> Iterator[tuple[str, Inputs]]:
@@ -117,7 +119,7 @@ def _gradients(subject: Subject, other: Subject) -> Iterator[Pair]:
     rounding = 1e-6 * max((float(x.abs().max()) for x in (*pairs[0], *pairs[1])), default=0.0)
     for name, one, two in zip(shared, *pairs, strict=True):
         differs = (one - two).abs() > rounding
-        yield f"the gradient at {name}", one[None], two.where(differs, one)[None]
+        yield f"the gradient at {name}", subject.fresh(0), one[None], two.where(differs, one)[None]
 
 
 def _gradients_at(subject: Subject, names: list[str]) -> tuple[Tensor, ...]:
@@ -135,10 +137,21 @@ def _gradients_at(subject: Subject, names: list[str]) -> tuple[Tensor, ...]:
     return torch.autograd.grad(output, tensors, mixture, allow_unused=True, materialize_grads=True)
 
 
-def _first_stage(subject: Subject, other: Subject) -> str:
-    """The first stage of an attention that differs, in words, if both modules have it."""
-    inputs, stages = subject.fresh(0), BEFORE_THE_SCALE | AFTER
-    pairs = zip(subject.trace(inputs).attentions, other.trace(inputs).attentions, strict=False)
+def _place(subject: Subject, other: Subject, inputs: Inputs) -> str:
+    """The first stage of an attention, or the first module, that differs, in words."""
+    traces = subject.trace(inputs), other.trace(inputs)
+    at, stage = _first_stage(*traces)
+    last = [{n.module: n for n in x.nodes if n.outputs and n.outputs[0].numel()} for x in traces]
+    both = [(last[0][name], last[1][name]) for name in last[0] if name and name in last[1]]
+    for one, two in sorted(both, key=lambda nodes: nodes[0].index):
+        if one.index < at and differ(one.outputs[0], two.outputs[0]):
+            return f"; first in what {one.module} gives"
+    return stage or "; nothing differs inside the attentions and modules that both have"
+
+
+def _first_stage(trace: Trace, other: Trace) -> tuple[int, str]:
+    """The first stage of an attention that differs, if both have it: its node, and in words."""
+    pairs, stages = zip(trace.attentions, other.attentions, strict=False), BEFORE_THE_SCALE | AFTER
     for (number, pair), name in itertools.product(enumerate(pairs), stages):
         ours, theirs = (getattr(attention, stages[name]) for attention in pair)
         if ours is None or theirs is None or ours.shape != theirs.shape:
@@ -150,8 +163,9 @@ def _first_stage(subject: Subject, other: Subject) -> str:
         if masked or not (_alike(x, y) or (scaled and name in BEFORE_THE_SCALE)):
             by = f", by a factor of {factor:.4g}" * scaled
             how = ", which are masked elsewhere" if masked else by
-            return f"; first in the {name} of attention {number}{where(pair[0])}{how}"
-    return ""
+            words = f"; first in the {name} of attention {number}{where(pair[0])}{how}"
+            return pair[0].softmax_node.index, words
+    return len(trace.nodes), ""
 
 
 def _alike(x: Tensor, y: Tensor) -> bool:

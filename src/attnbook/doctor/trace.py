@@ -77,7 +77,7 @@ class Attention:
 
 
 class Trace(TorchDispatchMode):
-    """Notes every tensor operation of a call; what those silenced give is replaced by zeros."""
+    """Notes every tensor operation of a call; products that are silenced give zeros."""
 
     def __init__(self, sources: list[Tensor], silenced: Collection[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -131,8 +131,8 @@ class Trace(TorchDispatchMode):
         kept = tuple(x.detach().clone() if copied and isinstance(x, Tensor) else x for x in args)
         result = func(*args, **kwargs)
         outputs = list(_tensors((result,)))
-        for x in outputs if len(self.nodes) in self._silenced else ():
-            x.zero_()
+        if len(self.nodes) in self._silenced and name in PRODUCTS:  # else it may be a weight's view
+            outputs[0].zero_()
         copies = [x.detach().clone() for x in outputs]
         if name == "pointwise":  # with channels last, as a product of rows and a matrix
             kept = (kept[0].movedim(1, -1), kept[1].flatten(1).mT)

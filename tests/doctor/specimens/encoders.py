@@ -825,6 +825,8 @@ vit | positions | one position for all tokens | positions have no effect | psyai
     self.pos_embed[:, : x.shape[1]] → self.pos_embed[:, :1]
 vit | positions | positions not added | parameter not used; positions have no effect |
     x = x + self.pos_embed[:, : x.shape[1]] →
+vit | !batch | attention over the batch, and a class token read | batch and tokens exchanged |
+    ViT: block(x) → block(x.transpose(0, 1)).transpose(0, 1)
 vit, sinusoids | positions | axes exchanged where the grid is not square |  | huggingface/transformers#41380
     y, x = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij") → x, y = torch.meshgrid(torch.arange(w), torch.arange(h), indexing="ij")
 vit | blocks | residual taken after the norm | norm not before the branch |

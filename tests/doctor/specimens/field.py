@@ -128,6 +128,8 @@ SETTINGS = settings({
 BUGS = r"""
 captioner | masks | the target has no causal mask | no causal mask |
     tgt_mask=late → tgt_mask=None
+captioner | !masks | mask of the features inverted | inverted mask |
+    tgt_mask=late → …, memory_key_padding_mask=torch.ones(features.shape[:2], dtype=torch.bool)
 captioner, as long | masks | the target has no causal mask | no causal mask |
     tgt_mask=late → tgt_mask=None
 einsum | !heads | a repeated letter takes the diagonal | part of a matrix not used |
