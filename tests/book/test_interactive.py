@@ -221,13 +221,16 @@ def test_what_is_dragged_moves_its_sliders(window, site, name, figure):
     box = open_figure(page, site, name)
     client = page.context.new_cdp_session(page)
     for handle in figure.handles:
-        mark = box.locator(f'[data-handle="{handle.name}"]').first
-        mark.scroll_into_view_if_needed()
-        at = mark.bounding_box()
-        x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+        # Of a disc with its letter, the disc: between the two there is nothing to touch.
+        dragged = box.locator(f'[data-handle="{handle.name}"]').first
+        mark = dragged.locator("xpath=descendant-or-self::*[not(*)]").first
         slider = box.locator(f'[name="{handle.x}"]')
         before = slider.input_value()
-        for sign in (1, -1):  # the other way, if it stands at its end
+        for sign in (1, -1, 1, -1):  # the other way, if it stands at its end
+            mark.scroll_into_view_if_needed()
+            mark.element_handle().wait_for_element_state("stable")
+            at = mark.bounding_box()  # again: a page that goes on loading moves
+            x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
             for kind, points in (
                 ("touchStart", [{"x": x, "y": y}]),
                 ("touchMove", [{"x": x + 15 * sign, "y": y - 12 * sign}]),
@@ -239,6 +242,43 @@ def test_what_is_dragged_moves_its_sliders(window, site, name, figure):
                 expect(slider).not_to_have_value(before, timeout=1000)
                 break
         expect(slider).not_to_have_value(before)
+
+
+def test_what_plays_goes_to_the_end_unless_it_is_touched(window, site, name, figure):
+    played = next((each for each in figure.controls if getattr(each, "plays", 0)), None)
+    if played is None:
+        pytest.skip("nothing plays")
+    page = window(reduced_motion="reduce")
+    page.clock.install()
+    box = open_figure(page, site, name)
+    slider, play = box.locator(f'[name="{played.name}"]'), box.locator(".play")
+    page.clock.pause_at(page.evaluate("Date.now()") + 1000)
+
+    def after(seconds: float) -> tuple[int, str]:
+        """Where the slider stands, and what the button shows."""
+        page.clock.run_for(round(1000 * seconds) + 20)
+        words = play.get_attribute("aria-label"), play.text_content()
+        assert words[0] == f"{words[1].split()[-1]}: {played.label}"
+        return int(slider.input_value()), words[1]
+
+    play.press("Enter")
+    assert after(0) == (0, "❚❚ Pause")  # not from what is shown at first
+    assert after(played.plays) == (1, "❚❚ Pause")
+    slider.press("ArrowRight")
+    assert after(60) == (2, "▶ Play")
+    play.press("Space")
+    assert after(0) == (3, "❚❚ Pause")
+    play.press("Space")
+    assert after(60) == (3, "▶ Play")
+    play.press("Enter")
+    last = int(slider.get_attribute("max"))
+    assert after(60) == (last, "▶ Play")
+    at = {played.name: played.values[last] if played.values else last}
+    assert_same_drawing(box, figure, at)
+    play.press("Enter")
+    assert after(0) == (0, "❚❚ Pause")
+    slider.dispatch_event("pointerdown")
+    assert after(60) == (0, "▶ Play")
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])

@@ -23,17 +23,3 @@ attnbookFigures.compute.date_reader = (settings, { phrases, trained }, { range }
     case: !cut ? "whole" : next === token ? "same" : "cut",
   };
 };
-// Play: the slider moves by itself, from the first character to the last.
-addEventListener("click", ({ target: play }) => {
-  if (!play.matches?.('[data-figure="date_reader"] .play')) return;
-  const { at } = play.form.elements, stop = () => { play.textContent = "▶ Play"; };
-  clearTimeout(play.timer);
-  const write = (n) => {
-    at.value = n;
-    at.dispatchEvent(new Event("input", { bubbles: true }));
-    play.timer = setTimeout(n < at.max ? write : stop, 700, n + 1);
-  };
-  if (play.textContent !== "▶ Play") { stop(); return; }
-  play.textContent = "❚❚ Stop";
-  write(0);
-});

@@ -1,6 +1,5 @@
 """An encoder-decoder writes a date, one character after another (chapter 9)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from attnbook.book.colours import FRAME, QUERY, ROSE, STREAM, WEIGHT
@@ -46,15 +45,6 @@ NOTES = {
 }
 READS, WRITES = 24, 11  # characters of the longest phrase; of an answer with its end
 CELL, LEFT, READ, WRITE = 28, 86, 22, 98  # cells of the answer; heights of the two rows
-
-
-@dataclass(frozen=True)
-class Played(Slider):
-    """A slider with a button that moves it from the first value to the last."""
-
-    def html(self, figure: str) -> str:
-        """The slider, and the button."""
-        return f'{super().html(figure)}<button type="button" class="play">▶ Play</button>'
 
 
 def quoted(token: str) -> str:
@@ -199,7 +189,7 @@ date_reader = Figure(
             f"{i}": each + (f" ({NOTES[each]})" if each in NOTES else "")
             for i, each in enumerate(PHRASES)
         }),
-        Played("at", "Already written", 9, low=0, high=WRITES - 1, step=1),
+        Slider("at", "Already written", 9, low=0, high=WRITES - 1, step=1, plays=0.7),
         Switch("cut", "Cut the heaviest edge"),
     ),
     handles=[Handle("next", "at", "", CELL, LEFT + CELL / 2, 0)],

@@ -66,12 +66,13 @@ def formatted(value: Any, spec: str) -> str:
 class Bound:
     """An attribute, or a text, that is computed from the figure's numbers.
 
-    ``kind`` names what is done; ``figures.js`` has the same six functions:
+    ``kind`` names what is done; ``figures.js`` has the same seven functions:
 
     - ``number``: ``offset + scale * value``
     - ``text``: a template, see :func:`fill`
     - ``pick``: one of several values, by index (a Boolean is 0 or 1)
     - ``points``: of a polyline, from a list of heights (and of places, or a step)
+    - ``path``: likewise of a path, which can glide
     - ``arrow``: outline of an arrow from one point to another
     - ``move``: ``translate(x y)``, and ``rotate`` where an angle is given
     """
@@ -115,6 +116,11 @@ def points(
 ) -> Bound:
     """A polyline's points: heights from the list at ``ys``; across from ``xs`` or counted."""
     return Bound("points", (ys, scale, offset, xs, x_scale, x_offset))
+
+
+def path(ys: str, scale: float, offset: float, **across: Any) -> Bound:
+    """For a path's ``d``, what :func:`points` is for a polyline."""
+    return Bound("path", points(ys, scale, offset, **across).arguments)
 
 
 def arrow(
@@ -190,6 +196,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "text": lambda numbers, template: fill(template, numbers),
     "pick": _pick,
     "points": _points,
+    "path": lambda *arguments: f"M{_points(*arguments)}",
     "arrow": _arrow,
     "move": _move,
 }

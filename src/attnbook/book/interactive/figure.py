@@ -17,7 +17,10 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Slider:
-    """A number from ``low`` to ``high``, or one of ``values``; ``shown`` stands beside it."""
+    """A number from ``low`` to ``high``, or one of ``values``; ``shown`` stands beside it.
+
+    With ``plays``, a button moves it along, and rests so many seconds at each value.
+    """
 
     name: str
     label: str
@@ -27,17 +30,26 @@ class Slider:
     step: float = 0.01
     values: Sequence[float] = ()
     shown: str = ""
+    plays: float = 0
 
     def html(self, figure: str) -> str:
-        """A native range, with its output."""
+        """A native range, with its output; before it, the button that plays."""
         low, high, step, at = self.low, self.high, self.step, self.value
         if self.values:
             low, high, step, at = 0, len(self.values) - 1, 1, list(self.values).index(self.value)
         said = escape(fill(self.shown or f"{{{self.name}}}", {self.name: self.value}))
-        return (
-            f'<label>{escape(self.label)} <input type="range" name="{self.name}" min="{low:g}" '
+        label = escape(self.label)
+        slider = (
+            f'<label>{label} <input type="range" name="{self.name}" min="{low:g}" '
             f'max="{high:g}" step="{step:g}" value="{at:g}" aria-valuetext="{said}"> '
             f"<output>{said}</output></label>"
+        )
+        if not self.plays:
+            return slider
+        return (
+            f'<span class="played"><button type="button" class="play" data-plays="{self.name}" '
+            f'data-seconds="{self.plays:g}" aria-label="Play: {label}">▶ Play</button>'
+            f"{slider}</span>"
         )
 
 
@@ -119,6 +131,8 @@ class Figure:
         title: what it is, a few words.
         description: what its default state shows, for those who don't see it.
         size: width and height of the drawing.
+        stacked: its height on a phone, if it has panels that stand below each other there: groups
+            whose style says as ``--stacked`` where.
         compute: ``compute(settings, data)`` gives its numbers, with ``attnbook``; plain floats,
             integers, Booleans, texts and lists of them.
         marks: what is drawn, see :func:`~attnbook.book.interactive.drawing.mark`.
@@ -140,6 +154,7 @@ class Figure:
     says: str | Mapping[str, str]
     table: Mapping[str, str]
     controls: Sequence[Slider | Choice | Switch]
+    stacked: int = 0
     handles: Sequence[Handle] = ()
     grid: Grid | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -163,11 +178,13 @@ class Figure:
         numbers, (width, height) = self.numbers(**settings), self.size
         drawn = group(*self.marks)(numbers)
         ground = mark("rect", width=width, height=height, fill=PAPER)({})
+        stacked = f";--stacked:{width}/{self.stacked}" if self.stacked else ""
+        aligned = 'preserveAspectRatio="xMidYMin" ' if self.stacked else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" data-interactive="{self.name}" '
             f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            f'style="max-width:{1.3 * width:.0f}px" '
-            f'font-family="sans-serif" font-size="13" fill="{INK}">'
+            f'style="max-width:{1.3 * width:.0f}px{stacked}" '
+            f'{aligned}font-family="sans-serif" font-size="13" fill="{INK}">'
             f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>"
             f"<metadata>{escape(json.dumps(self.recipe(), ensure_ascii=False), quote=False)}"
             f"</metadata>{ground}{drawn}</svg>"

@@ -41,6 +41,7 @@
           `${round(xOffset + xScale * (across ? across[i] : i))},${round(offset + scale * y)}`)
         .filter(Boolean).join(" ");
     },
+    path: (...from) => `M${kinds.points(...from)}`,
     arrow: (numbers, x0, y0, x1, y1, scale, x, y, width) => {
       const at = (path) => (path ? lookUp(path, numbers) : 0);
       const ax = x + scale * at(x0), ay = y - scale * at(y0);
@@ -91,7 +92,14 @@
       input.nextElementSibling.textContent = text;
       input.setAttribute("aria-valuetext", text);
     };
+    const take = (input) => {
+      const listed = needs.values[input.name];
+      settings[input.name] = listed ? listed[+input.value] : +input.value;
+      say(input);
+      redraw();
+    };
     const set = (name, value) => {
+      if (name === played?.name) playing(false);
       settings[name] = value;
       const input = form.elements[name];
       if (input?.type === "range") {
@@ -101,10 +109,9 @@
     };
     form.addEventListener("input", ({ target }) => {
       if (!(target.name in settings)) return;
-      const listed = needs.values[target.name];
-      if (target.type !== "range") settings[target.name] = target.value;
-      else settings[target.name] = listed ? listed[+target.value] : +target.value;
-      if (target.type === "range") say(target);
+      if (target === played) playing(false);
+      if (target.type === "range") return take(target);
+      settings[target.name] = target.value;
       redraw();
     });
     form.addEventListener("click", ({ target }) => {
@@ -115,6 +122,36 @@
       redraw();
     });
     form.addEventListener("submit", (event) => event.preventDefault());
+
+    // Play: a slider moves by itself, first from its beginning, then from where it was stopped. What it
+    // comes by is not read out, but where it stops.
+    const play = form.querySelector(".play"), played = play && form.elements[play.dataset.plays];
+    let timer, begun = false;
+    const playing = (on) => {
+      clearTimeout(timer);
+      begun = true;
+      box.toggleAttribute("data-playing", on);
+      said.setAttribute("aria-live", on ? "off" : "polite");
+      play.textContent = on ? "❚❚ Pause" : "▶ Play";
+      play.setAttribute("aria-label", play.ariaLabel.replace(/^\w+/, on ? "Pause" : "Play"));
+    };
+    const wait = () => { timer = setTimeout(next, 1000 * play.dataset.seconds); };
+    const next = () => {
+      if (played.value === played.max) return playing(false);
+      played.stepUp();
+      take(played);
+      wait();
+    };
+    play?.addEventListener("click", () => {
+      if ("playing" in box.dataset) return playing(false);
+      const first = !begun || played.value === played.max;
+      playing(true);
+      if (!first) return next();
+      played.value = played.min;
+      take(played);
+      wait();
+    });
+    played?.addEventListener("pointerdown", () => playing(false));
 
     // What can be dragged moves its sliders.
     for (const { name, x, y, scale, dx, dy } of needs.handles) {
