@@ -8,27 +8,22 @@ import torch
 from torch import nn
 
 from attnbook import LanguageModel, ModelConfig
-from attnbook.probes import ablated, attended, prefix_score, previous_score
+from attnbook.probes import ablated, attended
 from attnbook.tasks import train
 
-WORDS, LENGTH, STEPS, EVERY = 64, 32, 1600, 40
+WORDS, LENGTH, STEPS, EVERY = 64, 32, 1600, 50
 ANEW = 6, 16, True  # new words, at least and at most; then from any
 ROUND = 10, 10, False  # always ten words, from the first again
 LONGER = 20, 24, True
 CASES = {
     "two layers": {},
+    "two layers, one head": {"n_heads": 1},
     "one layer": {"n_layers": 1},
     "one layer, keys of the word before": {"n_layers": 1, "shifted": True},
     "one layer, a round of ten": {"n_layers": 1, "words": ROUND},
     "two layers, a round of ten": {"words": ROUND},
 }
-SEEDS = {
-    "two layers": 10,
-    "one layer": 6,
-    "one layer, keys of the word before": 6,
-    "one layer, a round of ten": 6,
-    "two layers, a round of ten": 6,
-}
+SEEDS = dict.fromkeys(CASES, 5) | {"two layers": 12}
 
 
 class OfTheWordBefore(nn.Module):
@@ -42,10 +37,10 @@ class OfTheWordBefore(nn.Module):
         return self.layer(nn.functional.pad(x[:, :-1], (0, 0, 1, 0)))
 
 
-def make_model(*, n_layers=2, shifted=False):
+def make_model(*, n_layers=2, n_heads=2, shifted=False):
     model = LanguageModel(
         ModelConfig(
-            WORDS, d_model=64, n_heads=2, n_layers=n_layers, d_ff=128,
+            WORDS, d_model=64, n_heads=n_heads, n_layers=n_layers, d_ff=128,
             norm="pre", position="rotary", scaled=False, tied=False,
         )
     )  # fmt: skip
@@ -87,61 +82,55 @@ def examined(model, ids, known):
     return 100 * right.item(), loss.item()
 
 
-def scores(model, ids):
-    """Of the heads of each layer: previous score and prefix score."""
+def looks(model, ids, known):
+    """Of each head of each layer: where it looks, as weights.
+
+    `back` has the weight so many words back, 0 to 8; `after` that on the
+    words 0 to 8 after an earlier place of the same word, where the next
+    word is known. For `after` 1 this is the prefix score.
+    """
     ids = ids[:, :-1]
-    A = [call.weights for call in attended(model, ids)]
+    same = (ids[:, :, None] == ids[:, None]).tril(-1).double()
+    places = [nn.functional.pad(same, (n, 0))[..., :LENGTH] for n in range(9)]
+    back, after = [], []
+    for call in attended(model, ids):
+        A = call.weights  # (batch, heads, tokens, tokens)
+        back.append([A.diagonal(-n, -2, -1).mean((0, 2)) for n in range(9)])
+        on = [(A * at[:, None]).sum(-1).transpose(1, 2) for at in places]
+        after.append([weight[known].mean(0) for weight in on])
     return (
-        [previous_score(weights).tolist() for weights in A],
-        [prefix_score(weights, ids).tolist() for weights in A],
-    )
+        [torch.stack(layer, 1).tolist() for layer in back],
+        [torch.stack(layer, 1).tolist() for layer in after],
+    )  # [layer][head][how many]
 
 
-def largest(rows):
-    """Layer and head of the largest number."""
-    return max(
-        ((layer, head) for layer, row in enumerate(rows)
-         for head in range(len(row))),
-        key=lambda at: rows[at[0]][at[1]],
-    )  # fmt: skip
-
-
-def when_cut(model, test, previous, prefix):
+def when_cut(model, test):
     """% of known words predicted when a head gives zero, or its mean."""
-    first = (0, largest(previous[:1])[1])
-    second = (1, largest(prefix[1:])[1])
-    heads = {
-        "the previous head": first,
-        "the prefix head": second,
-        "the other of layer 1": (0, 1 - first[1]),
-        "the other of layer 2": (1, 1 - second[1]),
-    }
     found = {}
-    for what, (layer, head) in heads.items():
-        for how, mean in (("zero", None), ("mean", (test[0][:, :-1],))):
+    for how, mean in (("zero", None), ("mean", (test[0][:, :-1],))):
+        found[how] = []
+        for layer, block in enumerate(model.blocks):
             where = f"blocks.{layer}.attention"
-            with ablated(model, where, head, mean=mean):
-                found[f"{how} for {what}"] = examined(model, *test)[0]
+            for head in range(block.attention.n_heads):
+                with ablated(model, where, head, mean=mean):
+                    found[how].append(examined(model, *test)[0])
     return found
 
 
 def run(seed, case, steps=None):
-    """Over training: % of known words predicted, and the best scores."""
+    """Over training: % of known words predicted, and where heads look."""
     how = dict(CASES[case])
     words = how.pop("words", ANEW)
     torch.manual_seed(seed)
     model = make_model(**how)
     draws = torch.Generator().manual_seed(seed + 500)
     test = rounds(128, draws, words)
-    right, losses, best = [], [], {"previous": [], "prefix": []}
+    right, losses = [], []
 
     def look(model):
         percent, loss = examined(model, *test)
         right.append(percent)
         losses.append(loss)
-        previous, prefix = scores(model, test[0])
-        best["previous"].append(max(previous[0]))
-        best["prefix"].append(max(prefix[-1]))
         return percent
 
     record = train(
@@ -156,12 +145,9 @@ def run(seed, case, steps=None):
     numbers = {"first losses": record.losses[:20]}
     if steps:
         return numbers
-    previous, prefix = scores(model, test[0])
-    numbers |= {"right": right, "loss": losses} | best
-    numbers |= {"previous of heads": previous, "prefix of heads": prefix}
+    back, after = looks(model, *test)
+    numbers |= {"right": right, "loss": losses, "back": back, "after": after}
     for name, other in (("anew", ANEW), ("longer", LONGER)):
         percent, _ = examined(model, *rounds(128, draws, other))
         numbers[f"right, {name}"] = percent
-    if case == "two layers":
-        numbers |= when_cut(model, test, previous, prefix)
-    return numbers
+    return numbers | when_cut(model, test)

@@ -65,6 +65,7 @@ from attnbook.book.exercises.chapter_10 import (
     check_top_p,
     check_unigram_loss,
 )
+from attnbook.book.exercises.chapter_11 import check_lookup_score, check_written
 from attnbook.book.exercises.chapter_12 import (
     check_repaired_distances,
     check_repaired_dropout,
@@ -92,6 +93,7 @@ __all__ = [
     "check_half_split_shift",
     "check_layer_norm_backward",
     "check_logit_variance",
+    "check_lookup_score",
     "check_masked_weights",
     "check_matching_rates",
     "check_mean_loss",
@@ -126,4 +128,5 @@ __all__ = [
     "check_unigram_loss",
     "check_unpack",
     "check_whitened",
+    "check_written",
 ]
