@@ -1,159 +1,138 @@
 """Where does a head look that has nothing to say?
 
-Two layers learn to look up what followed (put_induction); among the new
-words there is nothing to look up. What differs is a token in front, and the
-softmax. Beside them, models of text.
+One head. Each word is followed by another as a table of chances says, which
+the head need not look for. At a quarter of the places the question is asked
+which word was marked, and there it has to look. Words are one-hot vectors.
 """
 
-import math
-from functools import cache
-
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from attnbook import (
-    LanguageModel,
-    ModelConfig,
-    MultiHeadAttention,
-    Rotary,
-    causal_mask,
-)
-from attnbook.tasks import TextTask, bpe_tokenizer, python_topics, train
-from studies.put_induction import LENGTH, WORDS, rounds
+from attnbook import causal_mask
+from attnbook.tasks import train
 
-STEPS = 1600
+WORDS, LENGTH, STEPS = 24, 24, 1000
+MARKED, ASKED, START = WORDS, WORDS + 1, WORDS + 2  # columns after the words
 CASES = {
-    "plain": {},
-    "start": {"start": True},
-    "start, one more": {"start": True, "softmax": "one more"},
-    "start, no sum": {"start": True, "softmax": "no sum"},
-    "start, gates": {"start": True, "gates": True},
-    "text, plain": {"text": True},
-    "text, start": {"text": True, "start": True},
+    "may look at itself, no start": {"itself": True, "start": False},
+    "may look at itself": {"itself": True},
+    "no start": {"start": False},
+    "start": {},
+    "one more": {"softmax": "one more"},
+    "no sum": {"softmax": "no sum"},
+    "gate": {"gate": True},
 }
-SEEDS = dict.fromkeys(CASES, 6) | {"text, plain": 3, "text, start": 3}
+SEEDS = dict.fromkeys(CASES, 6)
 
 
-def weights_of(logits, allowed, softmax):
-    """From logits (…, queries, keys), where the mask lets them."""
-    logits = logits.masked_fill(~allowed, -torch.inf)
-    if softmax == "one more":  # in the denominator: e to the 0
-        none = torch.zeros_like(logits[..., :1])
-        return torch.cat([none, logits], -1).softmax(-1)[..., 1:]
-    if softmax == "no sum":
-        return (logits - allowed.sum(-1, keepdim=True).log()).sigmoid()
-    return logits.softmax(-1)
+def table(seed):
+    """The chance of each next word."""
+    draws = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(WORDS, WORDS, generator=draws)).softmax(-1)
 
 
-class Attention(MultiHeadAttention):
-    """The usual one, written out, with another softmax or gates."""
-
-    def __init__(self, d_model, n_heads, softmax, gates):
-        super().__init__(d_model, n_heads, position=Rotary())
-        self.softmax = softmax
-        self.gate = nn.Linear(d_model, d_model) if gates else None
-
-    def forward(self, x, mask=None, *, causal=True, cache=None):
-        q, k, v = (
-            layer(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )  # (batch, heads, tokens, d_head)
-        q, k = self.position.rotate_both(q, k, torch.arange(x.shape[1]))
-        allowed = causal_mask(x.shape[1])
-        allowed = allowed if mask is None else allowed & mask
-        logits = q @ k.mT / math.sqrt(self.d_head)
-        A = weights_of(logits, allowed, self.softmax)
-        self.seen = A.detach(), v.detach()
-        context = (A @ v).transpose(1, 2).flatten(-2)
-        if self.gate is not None:
-            context = context * self.gate(x).sigmoid()
-        return self.output(context)
-
-
-def make_model(words, *, text, softmax="usual", gates=False):
-    n_layers, n_heads = (3, 4) if text else (2, 2)
-    config = ModelConfig(
-        words + 1, 64, n_heads, n_layers, 128, norm="pre",
-        position="rotary", scaled=False, tied=False,
-    )  # fmt: skip
-    model = LanguageModel(config)
-    for block in model.blocks:
-        block.attention = Attention(64, n_heads, softmax, gates)
-    return model
-
-
-@cache
-def pages():
-    text = python_topics()
-    return TextTask(text, bpe_tokenizer(text, 512), LENGTH)
-
-
-def draw(n, generator, *, text, start):
-    """Ids, targets, and which of these can be looked up."""
-    if text:
-        ids, targets = pages().batch(n, generator)
-        known = torch.zeros_like(ids, dtype=torch.bool)
-    else:
-        ids, known = rounds(n, generator)
-        ids, targets = ids[:, :-1], ids[:, 1:]
+def questions(n, generator, start, chances):
+    """Rows of features, and targets; nothing is asked for at the start."""
+    words = torch.randint(WORDS, (n, LENGTH), generator=generator)
+    asked = torch.rand(n, LENGTH, generator=generator) < 0.25
+    asked[:, : LENGTH // 3] = False  # there a word is marked
+    mark = torch.randint(LENGTH // 3, (n, 1), generator=generator)
+    drawn = chances[words].flatten(0, 1).multinomial(1, generator=generator)
+    targets = torch.where(asked, words.gather(1, mark), drawn.view(n, -1))
+    x = torch.zeros(n, LENGTH, WORDS + 3)
+    x.scatter_(2, words[..., None], 1.0)
+    x[asked] = 0.0
+    x[..., MARKED] = F.one_hot(mark[:, 0], LENGTH)
+    x[..., ASKED] = asked.double()
     if start:
-        front = 512 if text else WORDS
-        ids = nn.functional.pad(ids, (1, 0), value=front)
-        targets = nn.functional.pad(targets, (1, 0), value=-100)
-        known = nn.functional.pad(known, (1, 0))
-    return ids, targets, known
+        x, targets = F.pad(x, (0, 0, 1, 0)), F.pad(targets, (1, 0), value=-100)
+        x[:, 0, START] = 1.0
+    return x, targets
+
+
+class Head(nn.Module):
+    """What it finds is added to what each word says about the next."""
+
+    def __init__(self, itself=False, softmax="usual", gate=False):
+        super().__init__()
+        self.itself, self.softmax = itself, softmax
+        self.query = nn.Linear(WORDS + 3, 16, bias=False)
+        self.key = nn.Linear(WORDS + 3, 16, bias=False)
+        self.value = nn.Linear(WORDS + 3, WORDS, bias=False)
+        self.bigram = nn.Linear(WORDS + 3, WORDS, bias=False)
+        self.gate = nn.Linear(WORDS + 3, 1) if gate else None
+
+    def weights(self, x, allowed):
+        S = self.query(x) @ self.key(x).mT / 16**0.5
+        S = S.masked_fill(~allowed, -torch.inf)
+        if self.softmax == "one more":  # in the denominator: e to the 0
+            none = torch.zeros_like(S[..., :1])
+            return torch.cat([none, S], -1).softmax(-1)[..., 1:]
+        if self.softmax == "no sum":
+            return (S - allowed.sum(-1, keepdim=True).log()).sigmoid()
+        return S.softmax(-1)
+
+    def allowed(self, n):
+        mask = causal_mask(n)
+        if not self.itself:
+            mask = mask & ~torch.eye(n, dtype=torch.bool)
+            mask[0, 0] = True  # the first has no other
+        return mask
+
+    def forward(self, x):
+        found = self.weights(x, self.allowed(x.shape[1])) @ self.value(x)
+        if self.gate is not None:
+            found = found * self.gate(x).sigmoid()
+        return self.bigram(x) + found
+
+    def loss(self, x, targets, reduction):
+        """Sum over the targets, and their number."""
+        losses = F.cross_entropy(self(x).mT, targets, reduction=reduction)
+        return losses, int((targets >= 0).sum())
 
 
 @torch.no_grad()
-def loss_of(model, ids, targets, chosen, mask=None):
-    logits = model(ids, mask=mask)[chosen]
-    return nn.functional.cross_entropy(logits, targets[chosen]).item()
-
-
-def lasting(n, keep, last):
-    """Who is in a cache of the last tokens, and of the first few."""
-    at = torch.arange(n)
-    return (at[:, None] - at < last) | (at < keep)
+def examined(head, x, targets):
+    """Of the second half of a row, where nothing is asked and where it is."""
+    late = torch.arange(x.shape[1]) >= x.shape[1] - LENGTH // 2
+    asked = x[..., ASKED] > 0
+    idle, busy = ~asked & late, asked & late
+    A = head.weights(x, head.allowed(x.shape[1]))
+    size = head.value(x).norm(dim=-1)
+    losses = F.cross_entropy(head(x).mT, targets, reduction="none")
+    cut = F.cross_entropy(head(x[:, 1:]).mT, targets[:, 1:], reduction="none")
+    return {
+        "first, idle": A[..., 0][idle].mean().item(),
+        "first, asked": A[..., 0][busy].mean().item(),
+        "itself, idle": A.diagonal(0, -2, -1)[idle].mean().item(),
+        "sum, idle": A.sum(-1)[idle].mean().item(),
+        "marked, asked": (A * x[:, None, :, MARKED])
+        .sum(-1)[busy]
+        .mean()
+        .item(),
+        "first value": (size[:, 0].mean() / size[:, 1:].mean()).item(),
+        "loss, idle": losses[idle].mean().item(),
+        "loss, asked": losses[busy].mean().item(),
+        "loss without the first, idle": cut[idle[:, 1:]].mean().item(),
+    }
 
 
 def run(seed, case, steps=None):
-    """Weight on the first token where nothing can be looked up, and where."""
-    how = {"text": False, "start": False} | CASES[case]
-    where = {"text": how["text"], "start": how.pop("start")}
+    """Where the head looks, and what is lost without the first place."""
+    how = dict(CASES[case])
+    start, chances = how.pop("start", True), table(seed)
     torch.manual_seed(seed)
-    model = make_model(512 if how["text"] else WORDS, **how)
+    head = Head(**how)
     record = train(
-        model,
-        lambda g: draw(32 if not how["text"] else 16, g, **where)[:2],
+        head,
+        lambda g: questions(32, g, start, chances),
         steps=steps or STEPS,
-        learning_rate=3e-3,
+        learning_rate=1e-2,
         seed=seed,
     )
-    numbers = {"first losses": record.losses[:20]}
+    first = {"first losses": record.losses[:20]}
     if steps:
-        return numbers
+        return first
     draws = torch.Generator().manual_seed(seed + 500)
-    ids, targets, known = draw(200, draws, **where)
-    late = torch.arange(ids.shape[1]) >= 6  # with some others to look at
-    idle, busy = ~known & late, known & late
-    chosen = idle if how["text"] else busy
-    numbers["loss"] = loss_of(model, ids, targets, chosen)
-    for block in model.blocks:
-        A, v = block.attention.seen
-        first = A[..., 0].transpose(1, 2)  # (batch, tokens, heads)
-        size = v.norm(dim=-1).mean(0)  # (heads, tokens)
-        for name, row in {
-            "first where idle": first[idle].mean(0),
-            "first where known": first[busy].mean(0),
-            "given where idle": A.sum(-1).transpose(1, 2)[idle].mean(0),
-            "first value": size[:, 0] / size[:, 1:].mean(1),
-        }.items():
-            numbers.setdefault(name, []).append(row.nan_to_num().tolist())
-    at = torch.arange(ids.shape[1])
-    numbers["even"] = (1 / (at + 1)).expand_as(idle)[idle].mean().item()
-    for keep in (0, 1):
-        mask = lasting(ids.shape[1], keep, 18 - keep)
-        cut = loss_of(model, ids, targets, chosen & (at >= 18), mask)
-        full = loss_of(model, ids, targets, chosen & (at >= 18))
-        numbers[f"window, {keep} kept"] = cut - full
-    return numbers
+    return first | examined(head, *questions(400, draws, start, chances))

@@ -73,7 +73,8 @@ def check_lookup_score(lookup_score: Callable[[Tensor, Tensor, int], Tensor]) ->
 
 
 def _written(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    return weights * (values @ output).norm(dim=-1)
+    size: Tensor = (values @ output).norm(dim=-1)
+    return weights * size
 
 
 def _writings() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
