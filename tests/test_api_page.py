@@ -10,7 +10,10 @@ import torch
 import attnbook
 
 REFERENCE = Path(__file__).parents[1] / "chapters" / "api"
-PAGES = [REFERENCE / f"{name}.md" for name in ("index", "probes", "backprop", "training", "doctor")]
+PAGES = [
+    REFERENCE / f"{name}.md"
+    for name in ("index", "probes", "backprop", "training", "costs", "doctor")
+]
 
 
 def test_page_names_what_is_imported_from_the_top():
@@ -50,4 +53,5 @@ def test_recipes_run(tmp_path, monkeypatch):
     assert names["errors"].keys() == {"x", "weight"}
     assert len(names["history"].losses) == 30
     assert names["report"].causes == ("softmax over the queries",)
+    assert names["held"] == 2 * 12 * 768 * 1024 * 2
     assert (tmp_path / "run/checkpoint.safetensors").exists()

@@ -1,0 +1,350 @@
+"""What a model costs, computed from its configuration: operations, parameters, bytes.
+
+A multiply-add counts as two operations. Operations are those of the matrix products: norms,
+softmax, activations, biases and the optimizer are not counted. :math:`T`, ``n_tokens``, are the
+tokens of each of ``batch`` sequences, ``n_seen`` those before them in the cache, :math:`N` blocks,
+:math:`V` the vocabulary. ``itemsize`` is the bytes of a number: 4 in float32, 2 in bfloat16.
+
+>>> gpt2 = ModelConfig(50257, d_model=768, n_heads=12, n_layers=12, max_tokens=1024, norm="pre",
+...                    position="learned", activation="gelu_tanh", attention_bias=True)
+>>> print(forward_operations(gpt2, 1024))
+part              operations    share
+embedding                  0    0.0 %
+projections   57,982,058,496   19.9 %
+attention     38,654,705,664   13.3 %
+feed-forward 115,964,116,992   39.8 %
+output        79,047,426,048   27.1 %
+total        291,648,307,200  100.0 %
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from attnbook.models import ModelConfig
+
+Pairs = Literal["all", "causal", "two_sided"]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs(Mapping[str, int]):
+    """The count of each part, in operations, parameters or bytes; ``print`` shows a table.
+
+    Example:
+        >>> Costs("bytes", {"weights": 300, "cache": 100}).total
+        400
+    """
+
+    unit: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """The sum over the parts."""
+        return sum(self.parts.values())
+
+    def __getitem__(self, part: str) -> int:
+        return self.parts[part]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __str__(self) -> str:
+        rows = [("part", self.unit, "share")]
+        for part, count in (*self.items(), ("total", self.total)):
+            rows.append((part, f"{count:,}", f"{100 * count / max(self.total, 1):.1f} %"))
+        left, middle, right = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{a:<{left}} {b:>{middle}}  {c:>{right}}" for a, b, c in rows)
+
+
+class _Sizes(NamedTuple):
+    heads: int
+    queries: int  # n_heads · d_head
+    keys: int  # n_kv_heads · d_head, and so are the values
+    d_ff: int
+    final_norm: bool
+
+
+def _sizes(config: ModelConfig, *counts: int) -> _Sizes:
+    """What the configuration leaves to defaults; refuse numbers of no model."""
+    if type(config) is not ModelConfig:
+        raise TypeError(f"expected the ModelConfig of one stack, got a {type(config).__name__}")
+    if min(counts, default=0) < 0:
+        raise ValueError(f"expected numbers of at least 0, got {min(counts)}")
+    d_model, heads, kv_heads = config.d_model, config.n_heads, config.n_kv_heads or config.n_heads
+    if heads % kv_heads:
+        raise ValueError(f"expected n_kv_heads that divides {heads} heads, got {kv_heads}")
+    if config.d_head is None and d_model % heads:
+        raise ValueError(f"expected n_heads that divides {d_model}, got {heads}")
+    d_head = config.d_head or d_model // heads
+    final_norm = config.norm == "pre" if config.final_norm is None else config.final_norm
+    return _Sizes(heads, heads * d_head, kv_heads * d_head, config.d_ff or 4 * d_model, final_norm)
+
+
+def attention_pairs(
+    config: ModelConfig, n_tokens: int, n_seen: int = 0, *, pairs: Pairs = "all"
+) -> int:
+    r"""Pairs of a query and a key whose logit is computed, in one head of one sequence.
+
+    .. math:: \text{all:}\; T^2, \qquad \text{causal:}\; \tfrac12 T(T+1)
+
+    without a window and with nothing seen before. The definition computes ``"all"``, whatever the
+    mask. Those that the masks of a ``LanguageModel`` (``"causal"``) or of an ``Encoder``
+    (``"two_sided"``) allow are what a kernel needs that skips all others; real ones skip tiles.
+
+    Source: Dao 2023 (FlashAttention-2), section 3.1, for the skipping.
+
+    Example:
+        >>> attention_pairs(ModelConfig(10, window=2), 4, pairs="causal")
+        7
+    """
+    _sizes(config, n_tokens, n_seen)
+    n_keys = n_seen + n_tokens
+    window = config.window or n_keys
+    left = sum(min(i, window) for i in range(n_seen + 1, n_keys + 1))  # each itself among them
+    right = sum(min(i, window) for i in range(1, n_tokens + 1)) - n_tokens
+    return {"all": n_tokens * n_keys, "causal": left, "two_sided": left + right}[pairs]
+
+
+def forward_operations(
+    config: ModelConfig,
+    n_tokens: int,
+    batch: int = 1,
+    *,
+    n_seen: int = 0,
+    n_logits: int | None = None,
+    pairs: Pairs = "all",
+) -> Costs:
+    r"""Operations of a forward pass: in training, of a prefill, or of decoding (``n_tokens=1``).
+
+    .. math:: N\,(8Td^2 + 4T^2d + 4Td\,d_\text{ff}) + 2TdV
+
+    for projections, attention (logits and weighted sums), feed-forward networks and output matrix.
+    Generally, projections are :math:`4Td\,d_\text{head}(n_\text{heads} + n_\text{kv})`, attention
+    :math:`4T^2 n_\text{heads}\, d_\text{head}` with :func:`attention_pairs` for :math:`T^2`, and
+    SwiGLU's three matrices have 6 for 4. Looking up an embedding multiplies nothing. The logits of
+    ``n_logits`` tokens are computed, of all if not given; ``LanguageModel.generate`` needs 1.
+
+    Source: Kaplan et al. 2020, table 1, without the output matrix; Shazeer 2019, section 2.4.
+
+    Example:
+        >>> forward_operations(ModelConfig(1000, d_model=64), 1, n_seen=99)["attention"]
+        51200
+    """
+    n_logits = n_tokens if n_logits is None else n_logits
+    sizes, d_model = _sizes(config, n_tokens, batch, n_logits), config.d_model
+    if n_logits > n_tokens:
+        raise ValueError(f"expected logits of at most {n_tokens} tokens, got {n_logits}")
+    matrices, head = 2 + (config.activation == "swiglu"), d_model * config.prediction_head
+    tokens = config.n_layers * batch * n_tokens
+    n_pairs = config.n_layers * batch * attention_pairs(config, n_tokens, n_seen, pairs=pairs)
+    parts = {
+        "embedding": 0,
+        "projections": 4 * tokens * d_model * (sizes.queries + sizes.keys),
+        "attention": 4 * n_pairs * sizes.queries,
+        "feed-forward": 2 * tokens * matrices * d_model * sizes.d_ff,
+        "output": 2 * batch * n_logits * d_model * (config.vocab_size + head),
+    }
+    return Costs("operations", parts)
+
+
+def training_operations(
+    config: ModelConfig,
+    n_tokens: int,
+    batch: int = 1,
+    *,
+    pairs: Pairs = "all",
+    fused: bool = False,
+    checkpointing: bool = False,
+) -> Costs:
+    """Operations of a training step: three times a forward pass, since backward is two.
+
+    Each product has gradients with respect to both factors. With ``fused`` it is counted that a
+    fused kernel's backward pass computes the logits again, and with ``checkpointing`` that every
+    block runs forward again. (torch's ends before the last matrix of a pre-norm block.)
+
+    Source: Kaplan et al. 2020, section 2.1; Dao et al. 2022, appendix B, for the logits.
+
+    Example:
+        >>> training_operations(ModelConfig(1000, d_model=64), 100)["attention"]   # 3 · 5,120,000
+        15360000
+    """
+    forward = forward_operations(config, n_tokens, batch, pairs=pairs)
+    passes = dict.fromkeys(forward, 4 if checkpointing else 3) | {"output": 3}
+    parts = {part: passes[part] * count for part, count in forward.items()}
+    parts["attention"] += forward["attention"] // 2 if fused else 0
+    return Costs("operations", parts)
+
+
+def crossing(config: ModelConfig) -> dict[str, float]:
+    r"""The number of tokens at which attention has as many operations as other parts.
+
+    .. math:: T = \text{operations of the parts for one token} \,/\, 4N n_\text{heads} d_\text{head}
+
+    The parts are the ``"projections"``, all the rest of a ``"block"``, and of the ``"model"``:
+    usually :math:`2d`, :math:`6d` and :math:`6d + V/2N`. A kernel that skips gets to it at 2T − 1.
+
+    Source: Kaplan et al. 2020, section 2.1, who compare d with T/12: half the pairs, a block.
+
+    Example:
+        >>> crossing(ModelConfig(1000, d_model=64))
+        {'projections': 128.0, 'block': 384.0, 'model': 634.0}
+    """
+    costs = forward_operations(config, 1)  # one pair
+    block = costs["projections"] + costs["feed-forward"]
+    others = {"projections": costs["projections"], "block": block, "model": block + costs["output"]}
+    return {name: count / costs["attention"] for name, count in others.items()}
+
+
+def parameters(config: ModelConfig) -> Costs:
+    """Parameters of each part; a tied output matrix is the embedding and counts there.
+
+    Source: Kaplan et al. 2020, table 1, without biases and norms.
+
+    Example:
+        >>> parameters(ModelConfig(1000, d_model=64)).total
+        163456
+    """
+    sizes, d_model, layers = _sizes(config), config.d_model, config.n_layers
+    norm = d_model * (2 if config.norm_kind == "layer" and config.norm_bias else 1)
+    norms = 2 * layers * (config.norm != "none") + config.embedding_norm + sizes.final_norm
+    inner = sizes.queries + 2 * sizes.keys  # outputs of W_Q, W_K and W_V
+    attention = inner * (d_model + (config.attention_bias in (True, "qkv")))
+    attention += d_model * (sizes.queries + (config.attention_bias in (True, "output")))
+    wide = sizes.d_ff * (2 if config.activation == "swiglu" else 1)  # outputs of W_1 and the gate
+    feed_forward = d_model * (wide + sizes.d_ff) + (wide + d_model) * config.feed_forward_bias
+    head = d_model * (d_model + 1) + norm + config.vocab_size
+    parts = {
+        "embedding": config.vocab_size * d_model,
+        "positions": config.max_tokens * d_model * (config.position == "learned"),
+        "attention": layers * attention,
+        "feed-forward": layers * feed_forward,
+        "norms": norms * norm,
+        "output": head * config.prediction_head + config.vocab_size * d_model * (not config.tied),
+    }
+    return Costs("parameters", parts)
+
+
+def state_bytes(config: ModelConfig, *, itemsize: int = 4) -> Costs:
+    """Bytes that a training with Adam holds between steps; autocast leaves all in float32.
+
+    Source: Rajbhandari et al. 2020 (ZeRO), section 3.1.
+
+    Example:
+        >>> state_bytes(ModelConfig(1000, d_model=64))["gradients"]
+        653824
+    """
+    parts = ("parameters", "gradients", "first moments", "second moments")
+    return Costs("bytes", dict.fromkeys(parts, parameters(config).total * itemsize))
+
+
+def activation_bytes(
+    config: ModelConfig,
+    n_tokens: int,
+    batch: int = 1,
+    *,
+    causal: bool = True,
+    fused: bool = True,
+    checkpointing: bool = False,
+    itemsize: int = 4,
+    device: Literal["cpu", "cuda"] = "cuda",
+) -> Costs:
+    r"""Bytes that this package's models keep from the forward pass of a loss for the backward pass.
+
+    .. math:: T\,(8d + 2d_\text{ff}) \quad\text{or by definition}\quad {} + 2 n_\text{heads} T^2
+
+    numbers for each block and sequence, usually: the inputs of both norms and of what follows them,
+    queries, keys, values, what the heads give, and the inner values before and after GELU. ReLU
+    keeps :math:`d_\text{ff}`, SwiGLU :math:`4 d_\text{ff}`. Statistics of norms, masks of dropout,
+    ids and logarithms of probabilities are counted, too; autocast is not, and would keep more.
+    ``causal`` is a ``LanguageModel``, otherwise an ``Encoder``. A ``fused`` kernel keeps one number
+    for each row of weights; but torch's keeps a window's mask and ALiBi's bias. ``checkpointing``
+    keeps the inputs of blocks, and one block's activations while it runs again. On a ``"cpu"`` a
+    mask of dropout has numbers, not bytes, and RMSNorm keeps its normalized input, too.
+
+    Source: Korthikanti et al. 2022, section 4.1; Chen et al. 2016, section 4, for checkpointing.
+
+    Example:
+        >>> activation_bytes(ModelConfig(1000), 100, fused=False)["attention weights"]   # and masks
+        660200
+    """
+    sizes, tokens = _sizes(config, n_tokens, batch), batch * n_tokens
+    wide, dropout, on_cpu = max(itemsize, 4), config.dropout > 0, device == "cpu"
+    mask = dropout * (itemsize if on_cpu else 1)  # of one number
+    stream, dropped = (tokens * config.d_model * size for size in (itemsize, mask))
+    norm = stream + 2 * tokens * wide
+    if config.norm_kind == "rms":
+        norm = tokens * wide + (2 * tokens * config.d_model * wide if on_cpu else stream)
+    keys = sizes.keys if fused else sizes.queries  # the definition repeats those of a group
+    attention = stream + tokens * 2 * (sizes.queries + keys) * itemsize + dropped
+    if config.position == "rotary":  # cosines and sines
+        turned = int(config.rotary_fraction * (sizes.queries // sizes.heads))
+        attention += 2 * n_tokens * turned * itemsize
+    rows = n_tokens * (sizes.heads if config.position == "alibi" else 1)  # of a mask
+    masked = config.position == "alibi" or config.window is not None or (causal and not fused)
+    if fused:
+        attention += tokens * sizes.heads * wide
+        weights = rows * n_tokens * itemsize * masked
+    else:  # after the softmax, and after the mask or dropout
+        weights = tokens * sizes.heads * n_tokens * ((1 + (masked or dropout)) * itemsize + mask)
+        weights += rows * (n_tokens + 1) * masked
+    inner = {"relu": 1 + dropout, "swiglu": 4}.get(config.activation, 2)
+    block = {
+        "attention": attention,
+        "attention weights": weights,
+        "feed-forward": stream + tokens * sizes.d_ff * (inner * itemsize + mask) + dropped,
+        "norms": 2 * norm * (config.norm != "none"),
+    }
+    ids = 8 * (tokens + n_tokens * (config.position == "learned"))
+    embedding = ids + dropped + norm * config.embedding_norm
+    output = norm * sizes.final_norm + stream + tokens * (config.vocab_size * wide + 8) + wide
+    if config.prediction_head:  # GELU keeps its input; a norm's input is also what ReLU gave
+        output += stream + norm + stream * (config.activation != "relu")
+    kept = {part: config.n_layers * count for part, count in block.items()}
+    once = sum(block.values()) - stream
+    if checkpointing:
+        kept = {"inputs of blocks": config.n_layers * stream, "one block": once}
+    return Costs("bytes", {"embedding": embedding, **kept, "output": output})
+
+
+def cache_bytes(
+    config: ModelConfig, n_tokens: int, batch: int = 1, *, windowed: bool = False, itemsize: int = 4
+) -> int:
+    r"""Bytes of the keys and values of ``n_tokens`` tokens, in the caches of all blocks.
+
+    .. math:: 2 \, N \, n_\text{kv} \, d_\text{head} \, T \cdot \text{batch} \cdot \text{itemsize}
+
+    ``windowed`` counts the last ``window`` − 1: all that the next token attends to but itself.
+
+    Source: Shazeer 2019, section 2.4; Pope et al. 2022, section 3.3.
+
+    Example:
+        >>> cache_bytes(ModelConfig(1000, d_model=64, n_heads=4, n_kv_heads=1), 100)
+        25600
+    """
+    sizes = _sizes(config, n_tokens, batch)
+    if windowed and config.window is not None:
+        n_tokens = min(n_tokens, config.window - 1)
+    return 2 * config.n_layers * sizes.keys * n_tokens * batch * itemsize
+
+
+def decoding_bytes(
+    config: ModelConfig, n_seen: int, batch: int = 1, *, windowed: bool = False, itemsize: int = 4
+) -> Costs:
+    """Bytes read for one new token of each sequence: all weights once, and the cache.
+
+    Tables of which one row is looked up are not counted: positions, and an embedding not tied.
+
+    Source: Pope et al. 2022, section 2; Shazeer 2019, section 2.4.
+
+    Example:
+        >>> decoding_bytes(ModelConfig(1000, d_model=64), 100, batch=8).parts
+        {'weights': 653824, 'cache': 819200}
+    """
+    counts = parameters(config)
+    read = counts.total - counts["positions"] - counts["embedding"] * (not config.tied)
+    cache = cache_bytes(config, n_seen, batch, windowed=windowed, itemsize=itemsize)
+    return Costs("bytes", {"weights": read * itemsize, "cache": cache})
