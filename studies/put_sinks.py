@@ -23,7 +23,7 @@ CASES = {
     "no sum": {"softmax": "no sum"},
     "gate": {"gate": True},
 }
-SEEDS = dict.fromkeys(CASES, 6)
+SEEDS = dict.fromkeys(CASES, 24)
 
 
 def table(seed):

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from attnbook.blocks import check_choice
 from attnbook.models import ModelConfig
 
 Pairs = Literal["all", "causal", "two_sided"]
@@ -101,6 +102,7 @@ def attention_pairs(
         >>> attention_pairs(ModelConfig(10, window=2), 4, pairs="causal")
         7
     """
+    check_choice("pairs", pairs, Pairs)
     _sizes(config, n_tokens, n_seen)
     n_keys = n_seen + n_tokens
     window = config.window or n_keys
