@@ -96,7 +96,7 @@ def ablated(
 
     Args:
         model: any module whose attentions :func:`attended` reads.
-        name: of the attention, as :attr:`Attended.name` says it.
+        name: of the attention, as :func:`attended` gives it.
         heads: one or several, counted from 0.
         mean: what the heads give instead of zero: inputs of the model, in a tuple, on which the
             mean over batch and queries is taken, or the means of all heads.
