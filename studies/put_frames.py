@@ -36,7 +36,7 @@ def words(seed, steps):
     task = CollocationTask()
     torch.manual_seed(seed)
     model = put_words.make_model(task, masked=False, tied=True, change=None)
-    pairs = (task.interchangeable[0], task.collocated[0])
+    pairs = (task.interchangeable[2], task.collocated[0])
     tables, cosines = [], []
 
     def look(model):
