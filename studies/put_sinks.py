@@ -15,9 +15,7 @@ from attnbook.tasks import train
 WORDS, LENGTH, STEPS = 24, 24, 1000
 MARKED, ASKED, START = WORDS, WORDS + 1, WORDS + 2  # columns after the words
 CASES = {
-    "may look at itself, no start": {"itself": True, "start": False},
     "may look at itself": {"itself": True},
-    "no start": {"start": False},
     "start": {},
     "one more": {"softmax": "one more"},
     "no sum": {"softmax": "no sum"},
@@ -32,7 +30,7 @@ def table(seed):
     return (2 * torch.randn(WORDS, WORDS, generator=draws)).softmax(-1)
 
 
-def questions(n, generator, start, chances):
+def questions(n, generator, chances):
     """Rows of features, and targets; nothing is asked for at the start."""
     words = torch.randint(WORDS, (n, LENGTH), generator=generator)
     asked = torch.rand(n, LENGTH, generator=generator) < 0.25
@@ -45,9 +43,8 @@ def questions(n, generator, start, chances):
     x[asked] = 0.0
     x[..., MARKED] = F.one_hot(mark[:, 0], LENGTH)
     x[..., ASKED] = asked.double()
-    if start:
-        x, targets = F.pad(x, (0, 0, 1, 0)), F.pad(targets, (1, 0), value=-100)
-        x[:, 0, START] = 1.0
+    x, targets = F.pad(x, (0, 0, 1, 0)), F.pad(targets, (1, 0), value=-100)
+    x[:, 0, START] = 1.0
     return x, targets
 
 
@@ -120,13 +117,12 @@ def examined(head, x, targets):
 
 def run(seed, case, steps=None):
     """Where the head looks, and what is lost without the first place."""
-    how = dict(CASES[case])
-    start, chances = how.pop("start", True), table(seed)
+    chances = table(seed)
     torch.manual_seed(seed)
-    head = Head(**how)
+    head = Head(**CASES[case])
     record = train(
         head,
-        lambda g: questions(32, g, start, chances),
+        lambda g: questions(32, g, chances),
         steps=steps or STEPS,
         learning_rate=1e-2,
         seed=seed,
@@ -135,4 +131,4 @@ def run(seed, case, steps=None):
     if steps:
         return first
     draws = torch.Generator().manual_seed(seed + 500)
-    return first | examined(head, *questions(400, draws, start, chances))
+    return first | examined(head, *questions(400, draws, chances))
