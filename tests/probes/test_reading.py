@@ -258,7 +258,7 @@ def test_ablated_passes_gradients_of_the_other_heads():
 @pytest.mark.parametrize(
     ("name", "heads", "mean", "message"),
     [
-        ("blocks.0.attn", 0, None, "expected the name of an attention in the model, got 'blocks.0"),
+        ("blocks.0.attn", 0, None, r"expected the name of an attention, .*, got 'blocks.0"),
         ("blocks.0", 0, None, r"to run in 'blocks\.0', got attentions in blocks\.0\.attention, bl"),
         ("blocks.0.attention", 4, None, r"expected heads of 0 … 3 in .*, got \[4\]"),
         ("blocks.0.attention", -1, None, r"expected heads of 0 … 3 in .*, got \[-1\]"),

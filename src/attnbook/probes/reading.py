@@ -116,7 +116,7 @@ def ablated(
     """
     probe = HeadProbe(model)
     if name not in probe.heads.names.values():
-        raise ValueError(f"expected the name of an attention in the model, got {name!r}")
+        raise ValueError(f"expected the name of an attention, as attended gives it, got {name!r}")
     if isinstance(mean, tuple):
         calls = [call for call in attended(model, *mean) if call.name == name]
         tokens = [(call.weights @ call.values).transpose(1, 2).flatten(0, 1) for call in calls]
@@ -208,7 +208,8 @@ def copying_score(
 
     Args:
         embedding: :math:`W_E`, a row for each token.
-        ov: :math:`W_V^h W_O^h`, of one head, for rows from the left.
+        ov: :math:`W_V^h W_O^h`, of one head, for rows from the left; :func:`attended` gives
+            :math:`W_O^h` as ``output[h]``.
         unembedding: :math:`W_U`, a column for each token.
 
     Source: Elhage et al. 2021, "Detecting Copying Behavior".
@@ -228,6 +229,7 @@ def logit_lens(
     layers: Sequence[str | nn.Module] | None = None,
     norm: str | Callable[[Tensor], Tensor] | None = None,
     unembedding: str | Callable[[Tensor], Tensor] | None = None,
+    **kwargs: object,
 ) -> Float[Tensor, "layers batch tokens vocab"]:
     r"""Logits that the model would give if each layer were its last.
 
@@ -240,6 +242,7 @@ def logit_lens(
             a model of attnbook, or with GPT-2's or Llama's names, as are the next two.
         norm: the model's last norm, its name, or a function.
         unembedding: its output layer, likewise.
+        kwargs: what else the model is called with, by name.
 
     Raises:
         ValueError: if one of the three is neither given nor known.
@@ -267,7 +270,7 @@ def logit_lens(
         for layer in read:
             hook = layer.register_forward_hook(lambda m, _, y: after.update({m: _first_tensor(y)}))
             hooks.callback(hook.remove)
-        model(*inputs)
+        model(*inputs, **kwargs)
         return torch.stack([logits(normed(after[layer])) for layer in read])
 
 
@@ -324,7 +327,10 @@ def _without(
         raise ValueError(f"expected heads of 0 … {n_heads - 1} in {name!r}, got {list(heads)}")
     mean = outputs.new_zeros(n_heads, d_value) if mean is None else mean.to(outputs)
     if mean.shape != (n_heads, d_value):
-        raise ValueError(f"expected a mean of shape {n_heads, d_value}, got {tuple(mean.shape)}")
+        raise ValueError(
+            f"expected a mean of shape {n_heads, d_value}, or the model's inputs in a tuple, "
+            f"got a tensor of shape {tuple(mean.shape)}"
+        )
     chosen = torch.zeros(n_heads, 1, 1, dtype=torch.bool, device=outputs.device)
     chosen[list(heads)] = True
     return torch.where(chosen, mean[:, None], outputs)
