@@ -29,8 +29,7 @@ from attnbook.costs import (
     state_bytes,
     training_operations,
 )
-from attnbook.masks import causal_mask, combine_masks
-from attnbook.models import near_mask
+from attnbook.masks import causal_mask, combine_masks, near_mask
 
 BASE = ModelConfig(11, d_model=16, n_heads=4, n_layers=2, d_ff=24, max_tokens=20)
 LLAMA: dict[str, Any] = {

@@ -144,9 +144,9 @@ class Residual(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens d_model"],
+        x: Float[Tensor, "... d_model"],
         sublayer: Callable[[Tensor], Tensor],
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Float[Tensor, "... d_model"]:
         """The stream after ``sublayer``.
 
         Raises:

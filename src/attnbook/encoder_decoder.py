@@ -20,10 +20,10 @@ from attnbook.models import (
     check_id,
     check_length,
     check_new_tokens,
-    count_positions,
     cross_entropy,
     sample,
 )
+from attnbook.positions import count_positions
 
 
 class DecoderCache:

@@ -131,6 +131,24 @@ def token_mask(
     return (ids != padding_id)[:, None, None, :]
 
 
+def near_mask(
+    positions: Integer[Tensor, "*batch keys"], n_before: int, window: int | None
+) -> Bool[Tensor, "..."] | None:
+    """Who is nearer than ``window`` to whom: the queries are the keys from ``n_before`` on.
+
+    Example:
+        >>> near_mask(torch.arange(3), 0, 2).int()
+        tensor([[1, 1, 0],
+                [1, 1, 1],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    if window is None:
+        return None
+    distance = positions[..., n_before:, None] - positions[..., None, :]  # (…, queries, keys)
+    near = distance.abs() < window
+    return near if near.dim() == 2 else near[:, None]
+
+
 def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
     r"""May attend where every mask says so.
 

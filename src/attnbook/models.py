@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from torch import Generator, Tensor, nn
 from attnbook import files
 from attnbook.attention import KeyValueCache, ProjectionBias
 from attnbook.blocks import ACTIVATIONS, Activation, Block, NormKind, check_choice, make_norm
+from attnbook.decoding import Captured, Step, new_step, not_fusible
 from attnbook.embedding import TokenEmbedding
 from attnbook.initialization import deepnorm_constants, draw_
-from attnbook.masks import combine_masks
+from attnbook.masks import combine_masks, near_mask
 from attnbook.positions import (
     ALiBi,
     LearnedPositions,
@@ -27,6 +29,7 @@ from attnbook.positions import (
     Rotary,
     RotaryScaling,
     SinusoidalPositions,
+    count_positions,
 )
 
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
@@ -498,6 +501,7 @@ class LanguageModel(Encoder):
         padding_mask: Bool[Tensor, "batch ... tokens"] | None = None,
         cache: list[KeyValueCache] | None = None,
         generator: Generator | None = None,
+        fused: bool = False,
     ) -> Integer[Tensor, "batch more"]:
         r"""Continue each sequence by at most ``n_tokens`` tokens, one after another, with a cache.
 
@@ -515,6 +519,9 @@ class LanguageModel(Encoder):
             cache: what the model has read of ``ids`` already, not all; the rest is added to it, and
                 what is generated but its last token.
             generator: source of randomness.
+            fused: decode with a :class:`attnbook.decoding.Step`: the same to rounding, faster, with
+                a copy of the weights for as long as it takes. On a GPU it is captured in a CUDA
+                graph, unless a ``cache`` is given. Where it can't be, a warning says why.
 
         Returns:
             The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
@@ -537,6 +544,10 @@ class LanguageModel(Encoder):
             check_id("stop_ids", stop_id, self.config.vocab_size)
         stops = torch.tensor(stop_ids, dtype=ids.dtype, device=ids.device)
         real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
+        if fused and (reason := not_fusible(self)) is not None:
+            warnings.warn(f"generating without fused=True: {reason}", stacklevel=2)
+            fused = False
+        capture = fused and cache is None and ids.is_cuda
         cache = self.new_cache(ids.shape[1] + n_tokens - 1) if cache is None else cache
         new = ids[:, len(cache[0]) :]
         if new.shape[1] == 0:
@@ -548,9 +559,13 @@ class LanguageModel(Encoder):
         if real is not None:  # the last real token
             at = new.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        step: Step | Captured | None = None
         with self._evaluating():
-            for _ in range(n_tokens):
-                logits = self(new, padding_mask=real, cache=cache, at=at)  # (batch, vocab)
+            for i in range(n_tokens):
+                if step is None:
+                    logits = self(new, padding_mask=real, cache=cache, at=at)  # (batch, vocab)
+                else:
+                    logits = step(new)
                 drawn = sample(
                     logits, temperature, top_k=top_k, top_p=top_p, generator=generator
                 ).to(ids.dtype)
@@ -560,6 +575,8 @@ class LanguageModel(Encoder):
                     ended = ended | torch.isin(new[:, 0], stops)
                     if ended.all():
                         break
+                if fused and step is None and i + 1 < n_tokens:
+                    step = new_step(self, cache, new, len(cache[0]) + n_tokens - 1, real, capture)
                 if real is not None:
                     real = F.pad(real, (0, 1), value=True)
         return ids.clone()  # not one of inference mode: it may be changed
@@ -655,11 +672,11 @@ def cross_entropy(
     count = (targets != ignored).sum()
     if reduction == "mean" and _is_zero(count):  # a sum may be one of several
         raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
-    loss = F.cross_entropy(
-        at_least_float32(logits).flatten(0, 1),
-        targets.flatten(),
-        ignore_index=ignored,
-        reduction=reduction,
+    # F.cross_entropy but for the type: a GPU then sums in float32 without a copy of the logits.
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    log_probabilities = F.log_softmax(logits.flatten(0, 1), dim=-1, dtype=wide)
+    loss = F.nll_loss(
+        log_probabilities, targets.flatten(), ignore_index=ignored, reduction=reduction
     )
     return loss if reduction == "mean" else (loss, count)
 
@@ -672,43 +689,6 @@ def at_least_float32(logits: Tensor) -> Tensor:
         torch.float32
     """
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def count_positions(
-    padding_mask: Bool[Tensor, "batch ... keys"] | None, n_keys: int, device: torch.device
-) -> Integer[Tensor, "*batch keys"]:
-    """The position of each key among the real ones: padding may come first.
-
-    Example:
-        >>> count_positions(torch.tensor([[False, False, True, True]]), 4, torch.device("cpu"))
-        tensor([[0, 0, 0, 1]])
-    """
-    if padding_mask is None:
-        return torch.arange(n_keys, device=device)
-    real = padding_mask.flatten(1)
-    if real.shape[1] != n_keys:  # a mask of one token would broadcast
-        raise ValueError(
-            f"padding_mask must be of all {n_keys} tokens, the cached ones too, got {real.shape[1]}"
-        )
-    return (real.cumsum(dim=-1) - 1).clamp(min=0)
-
-
-def near_mask(
-    positions: Integer[Tensor, "*batch keys"], n_before: int, window: int | None
-) -> Bool[Tensor, "..."] | None:
-    """Who is nearer than ``window`` to whom: the queries are the keys from ``n_before`` on.
-
-    Example:
-        >>> near_mask(torch.arange(3), 0, 2).int()
-        tensor([[1, 1, 0],
-                [1, 1, 1],
-                [0, 1, 1]], dtype=torch.int32)
-    """
-    if window is None:
-        return None
-    distance = positions[..., n_before:, None] - positions[..., None, :]  # (…, queries, keys)
-    near = distance.abs() < window
-    return near if near.dim() == 2 else near[:, None]
 
 
 def check_length(n_tokens: int, max_tokens: int) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
@@ -112,6 +112,25 @@ class LearnedPositions(nn.Module):
             ValueError: if a position is beyond the table.
         """
         return _rows(self.table, positions)
+
+
+def count_positions(
+    padding_mask: Bool[Tensor, "batch ... keys"] | None, n_keys: int, device: torch.device
+) -> Integer[Tensor, "*batch keys"]:
+    """The position of each key among the real ones: padding may come first.
+
+    Example:
+        >>> count_positions(torch.tensor([[False, False, True, True]]), 4, torch.device("cpu"))
+        tensor([[0, 0, 0, 1]])
+    """
+    if padding_mask is None:
+        return torch.arange(n_keys, device=device)
+    real = padding_mask.flatten(1)
+    if real.shape[1] != n_keys:  # a mask of one token would broadcast
+        raise ValueError(
+            f"padding_mask must be of all {n_keys} tokens, the cached ones too, got {real.shape[1]}"
+        )
+    return (real.cumsum(dim=-1) - 1).clamp(min=0)
 
 
 class Position:
@@ -271,7 +290,7 @@ class Rotary(Position):
         positions: Integer[Tensor, "*batch tokens"],
     ) -> Float[Tensor, "... tokens d_head"]:
         """Turn each token's vector according to its position, any integer."""
-        return self._turn(x, *self._tables(x, positions))
+        return self.turn(x, *self.tables(x, positions))
 
     def rotate_both(
         self,
@@ -280,10 +299,10 @@ class Rotary(Position):
         positions: Integer[Tensor, "*batch tokens"],
     ) -> tuple[Float[Tensor, "... tokens d_head"], Float[Tensor, "... tokens d_head"]]:
         """Turn queries and keys of the same tokens: the angles are computed once."""
-        cos, sin = self._tables(query, positions)
-        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+        cos, sin = self.tables(query, positions)
+        return self.turn(query, cos, sin), self.turn(key, cos, sin)
 
-    def _tables(
+    def tables(
         self,
         x: Float[Tensor, "... tokens d_head"],
         positions: Integer[Tensor, "*batch tokens"],
@@ -298,15 +317,16 @@ class Rotary(Position):
         cos, sin = angle.cos().to(x), angle.sin().to(x)
         return _join(cos, cos, self.layout), _join(-sin, sin, self.layout)
 
-    def _turn(
+    def turn(
         self,
         x: Float[Tensor, "... tokens d_head"],
         cos: Float[Tensor, "... tokens d_turned"],
         sin: Float[Tensor, "... tokens d_turned"],
     ) -> Float[Tensor, "... tokens d_head"]:
+        """Turn each token's vector by angles from :meth:`tables`."""
         width = cos.shape[-1]
         if width < x.shape[-1]:
-            return torch.cat([self._turn(x[..., :width], cos, sin), x[..., width:]], dim=-1)
+            return torch.cat([self.turn(x[..., :width], cos, sin), x[..., width:]], dim=-1)
         first, second = _split(x, self.layout)
         return torch.addcmul(x * cos, _join(second, first, self.layout), sin)
 

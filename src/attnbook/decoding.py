@@ -1,0 +1,313 @@
+"""A new token of each sequence, and no work that it does not need.
+
+``LanguageModel.generate(..., fused=True)`` decodes with a :class:`Step`: what the model's
+``forward`` computes with a cache, for one token. Q, K and V are one product, weights are laid out
+for few rows, positions and masks are prepared once. On a GPU, where a token would wait for Python,
+shapes are fixed and the step is one CUDA graph.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor, nn
+
+from attnbook.attention import KeyValueCache, MultiHeadAttention
+from attnbook.blocks import ACTIVATIONS, Block, FeedForward, Residual
+from attnbook.embedding import TokenEmbedding
+from attnbook.masks import combine_masks
+from attnbook.positions import ALiBi, Rotary, alibi_slopes, count_positions
+
+if TYPE_CHECKING:
+    from attnbook.models import LanguageModel
+
+Rows = Float[Tensor, "batch width"]
+Product = Callable[[Tensor], Tensor]
+
+FUSIBLE: dict[str, set[type]] = {
+    "embedding": {TokenEmbedding},
+    "blocks": {nn.ModuleList, Block, MultiHeadAttention, FeedForward, Residual, nn.Linear}
+    | {nn.LayerNorm, nn.RMSNorm, nn.Identity},
+    "output": {nn.Linear},
+}
+"""What the parts of a model may be: others could compute something else."""
+PACKED = 2**17
+"""Numbers of a matrix from which on oneDNN's layout is faster (measured with 1 to 64 rows)."""
+
+
+def not_fusible(model: "LanguageModel") -> str | None:
+    """Why a :class:`Step` may compute something else than the model; ``None`` if it does not.
+
+    Example:
+        >>> from attnbook import LanguageModel, ModelConfig
+        >>> model = LanguageModel(ModelConfig(10))
+        >>> hook = model.blocks[0].attention.query.register_forward_hook(lambda *_: None)
+        >>> not_fusible(model)
+        'blocks.0.attention.query has a hook'
+    """
+    if type(model).__name__ != "LanguageModel":
+        return f"the model is a {type(model).__name__}"
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{name or 'the model'} has a hook"
+        if type(module) not in FUSIBLE.get(name.partition(".")[0], {type(module)}):
+            return f"{name} is a {type(module).__name__}"
+    positions = [block.attention.position for block in _blocks(model)]
+    if type(positions[0]) not in (Rotary, ALiBi, type(None)):
+        return f"its position is a {type(positions[0]).__name__}"
+    return None if all(p == positions[0] for p in positions) else "its blocks' positions differ"
+
+
+def product(*layers: nn.Linear | TokenEmbedding) -> Product:
+    r"""Several linear maps of the same rows as one matrix product, outputs side by side.
+
+    .. math:: x\,[W_1; W_2; \dots] + [b_1; b_2; \dots]
+
+    The weights are copied into the layout that is fast for few rows: oneDNN's own for a large
+    matrix in float32 on a CPU, (in, out) otherwise. Under autocast they are cast here, once.
+
+    Example:
+        >>> query, key = nn.Linear(4, 6), nn.Linear(4, 2)
+        >>> product(query, key)(torch.randn(1, 4)).shape
+        torch.Size([1, 8])
+    """
+    parts = [dict(layer.named_parameters()) for layer in layers]
+    weight = torch.cat([part["weight"] for part in parts])  # (out, in)
+    weight = weight.to(dtype_of(weight))
+    biases: list[Tensor] = [part["bias"] for part in parts if "bias" in part]
+    bias = torch.cat(biases).to(weight.dtype) if biases else None
+    large = weight.is_cpu and weight.dtype == torch.float32 and weight.numel() >= PACKED
+    if large and torch.backends.mkldnn.is_available():  # torch.compile's way with frozen weights
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        multiply = torch.ops.mkldnn._linear_pointwise.default
+        return lambda x: multiply(x, packed, bias, "none", [], "")
+    weight = weight.T.contiguous()  # (in, out)
+    return (lambda x: x @ weight) if bias is None else lambda x: torch.addmm(bias, x, weight)
+
+
+class FixedCache:
+    """The keys and values of a cache at addresses that stay, as a CUDA graph needs them.
+
+    ``append`` returns all ``max_tokens``, filled or not: who attends needs a mask.
+
+    Example:
+        >>> cache = KeyValueCache()
+        >>> key, value = cache.append(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2))
+        >>> fixed = FixedCache(cache, 3, at=torch.tensor([1]))
+        >>> fixed.append(2 * key, value)[0][0, 0]
+        tensor([[1., 1.],
+                [2., 2.],
+                [0., 0.]])
+    """
+
+    def __init__(self, cache: KeyValueCache, max_tokens: int, at: Integer[Tensor, "1"]) -> None:
+        filled = [x for x in (cache.key, cache.value) if x is not None]
+        n_free = max_tokens - len(cache)  # zeros: a weight of 0 times NaN would be NaN
+        self.key, self.value = (F.pad(x, (0, 0, 0, n_free)) for x in filled)
+        self.at = at
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the new token's at the index ``at``; return all."""
+        self.key.index_copy_(2, self.at, key)
+        self.value.index_copy_(2, self.at, value)
+        return self.key, self.value
+
+
+class Shared(NamedTuple):
+    """What the blocks of a step share."""
+
+    rotate: Product | None  # of queries and keys, (batch, heads, 1, d_head)
+    mask: Tensor | None  # True = may attend; or added to the logits
+    first: int  # the keys before it are outside the window
+
+
+class BlockStep:
+    """A block, for one token of each sequence."""
+
+    def __init__(self, block: Block, cache: KeyValueCache | FixedCache) -> None:
+        attention, network = block.attention, block.feed_forward
+        self.block, self.cache = block, cache
+        self.n_heads = attention.n_heads, attention.n_kv_heads, attention.n_kv_heads
+        inputs = attention.query, attention.key, attention.value
+        self.widths = [linear.out_features for linear in inputs]
+        self.qkv, self.output = product(*inputs), product(attention.output)
+        wide = [network.inner] if network.gate is None else [network.gate, network.inner]
+        self.wide, self.outer = product(*wide), product(network.outer)
+        self.gated, self.activation = network.gate is not None, ACTIVATIONS[network.activation]
+
+    def __call__(self, x: Rows, shared: Shared) -> Rows:
+        """The stream after the block."""
+        x = self.block.attention_residual(x, lambda y: self._attend(y, shared))
+        stream: Tensor = self.block.feed_forward_residual(x, self._feed_forward)
+        return stream
+
+    def _attend(self, x: Rows, shared: Shared) -> Rows:
+        parts = self.qkv(x).split(self.widths, dim=-1)
+        q, k, v = (x.view(len(x), n, 1, -1) for x, n in zip(parts, self.n_heads, strict=True))
+        if shared.rotate is not None:
+            q, k = shared.rotate(q), shared.rotate(k)
+        k, v = (x[:, :, shared.first :] for x in self.cache.append(k, v))
+        grouped = self.n_heads[0] != self.n_heads[1]
+        heads = F.scaled_dot_product_attention(q, k, v, shared.mask, enable_gqa=grouped)
+        return self.output(heads.flatten(1))  # (batch, n_heads · d_value)
+
+    def _feed_forward(self, x: Rows) -> Rows:
+        inner = self.wide(x)
+        if not self.gated:
+            return self.outer(self.activation(inner))
+        gate, inner = inner.chunk(2, dim=-1)
+        return self.outer(self.activation(gate) * inner)
+
+
+class Step:
+    r"""A model's logits after one more token of each sequence.
+
+    .. math:: \text{logits}_{t+1} = f(\text{id}_t,\; \text{cache of } 1 \dots t-1)
+
+    Args:
+        model: one that is :func:`not_fusible` for no reason. Its weights are copied: the step does
+            not notice when they change.
+        cache: of all tokens but the next; what is decoded is added to it, unless shapes are fixed.
+        max_tokens: how many tokens there will be.
+        real: ``True`` for real tokens, (batch, tokens), where there is padding.
+        fixed: with the same shapes in each step: all ``max_tokens`` keys, and a mask.
+
+    Example:
+        >>> from attnbook import LanguageModel, ModelConfig
+        >>> model, ids = LanguageModel(ModelConfig(10)), torch.tensor([[1, 2, 3]])
+        >>> cache = model.new_cache()
+        >>> with torch.no_grad():
+        ...     _ = model(ids[:, :2], cache=cache)
+        ...     logits = Step(model, cache, max_tokens=3)(ids[:, 2:])
+        >>> torch.allclose(logits, model(ids, at=-1), atol=1e-5)
+        True
+    """
+
+    def __init__(
+        self,
+        model: "LanguageModel",
+        cache: list[KeyValueCache],
+        max_tokens: int,
+        real: Bool[Tensor, "batch tokens"] | None = None,
+        *,
+        fixed: bool = False,
+    ) -> None:
+        weight, blocks = model.embedding.weight, _blocks(model)
+        attention, device = blocks[0].attention, weight.device
+        self.model, self.cache, self.dtype = model, cache, dtype_of(weight)
+        self.at = torch.tensor([len(cache[0])], device=device) if fixed else None
+        caches = [c if self.at is None else FixedCache(c, max_tokens, self.at) for c in cache]
+        self.blocks = [BlockStep(b, c) for b, c in zip(blocks, caches, strict=True)]
+        self.output = product(model.embedding if model.output is None else model.output)
+        if real is not None:  # and so is all that will be decoded
+            real = F.pad(real, (0, max_tokens - real.shape[1]), value=True)
+        self.real = real
+        self.positions = count_positions(real, max_tokens, device)  # (tokens,) or (batch, tokens)
+        self.rotary = attention.position if isinstance(attention.position, Rotary) else None
+        if self.rotary is not None:
+            like = weight.new_empty(max_tokens, attention.d_head, dtype=self.dtype)
+            self.tables = self.rotary.tables(like, self.positions)  # (…, tokens, d_turned)
+        self.slopes: Tensor | None = None
+        if isinstance(attention.position, ALiBi):
+            wide = torch.promote_types(self.dtype, torch.float32)
+            self.slopes = alibi_slopes(attention.n_heads).to(device, wide)[:, None, None]
+
+    def __call__(self, ids: Integer[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
+        """The logits after ``ids``."""
+        own = self._row(self.positions, -1)  # (1,) or (batch, 1)
+        rotate: Product | None = None
+        if self.rotary is not None:
+            cos, sin = (self._row(table, -2) for table in self.tables)
+            rotate = partial(self.rotary.turn, cos=cos, sin=sin)
+        shared = Shared(rotate, *self._visible(own))
+        x = self.model.input(ids, own)[:, 0]  # (batch, d_model)
+        for block in self.blocks:
+            x = block(x, shared)
+        if self.at is not None:
+            self.at += 1
+        x = self.model.final_norm(x)
+        logits = self.output(x if self.model.head is None else self.model.head(x))
+        bias = self.model.output_bias
+        return logits if bias is None else logits + bias
+
+    def _row(self, table: Tensor, dim: int) -> Tensor:
+        """The new token's part of a table of all tokens."""
+        if self.at is None:
+            return table.narrow(dim, len(self.cache[0]), 1)
+        return table.index_select(dim, self.at)
+
+    def _visible(self, own: Integer[Tensor, "*batch 1"]) -> tuple[Tensor | None, int]:
+        """What the new token may attend to, at position ``own``: a mask, and the first key."""
+        mask: Tensor | None = None
+        if self.at is None:
+            n_keys = len(self.cache[0]) + 1
+        else:
+            n_keys = self.positions.shape[-1]
+            mask = torch.arange(n_keys, device=own.device) <= self.at
+        window = self.model.config.window
+        cut = self.at is None and self.real is None
+        first = 0 if window is None or not cut else max(0, n_keys - window)
+        behind = (own - self.positions[..., first:n_keys])[..., None, None, :]  # (…, 1, 1, keys)
+        if window is not None and not cut:
+            mask = combine_masks(mask, behind < window)
+        if self.real is not None:
+            mask = combine_masks(mask, self.real[:, None, None, :n_keys])
+        if self.slopes is not None:
+            bias = (self.slopes * -behind).to(self.dtype)
+            mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        if mask is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
+            mask = mask[(None,) * (4 - mask.dim())]
+        return mask, first
+
+
+def new_step(
+    model: "LanguageModel",
+    cache: list[KeyValueCache],
+    ids: Integer[Tensor, "batch 1"],
+    max_tokens: int,
+    real: Bool[Tensor, "batch tokens"] | None,
+    capture: bool,
+) -> "Step | Captured":
+    """A :class:`Step` from the end of the cache on; if captured, ``ids`` are like its first."""
+    step = Step(model, cache, max_tokens, real, fixed=capture)
+    return Captured(step, ids) if capture else step
+
+
+class Captured:
+    """A :class:`Step` with fixed shapes as one CUDA graph: one launch, whatever is inside.
+
+    Source: Nguyen et al. 2021 (the PyTorch blog), "Accelerating PyTorch with CUDA graphs".
+    """
+
+    def __init__(self, step: Step, ids: Integer[Tensor, "batch 1"]) -> None:
+        assert step.at is not None
+        self.ids, begin = ids.clone(), step.at.clone()
+        stream = torch.cuda.Stream()  # the first run allocates what a graph may not
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step(self.ids)
+        torch.cuda.current_stream().wait_stream(stream)
+        step.at.copy_(begin)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.logits = step(self.ids)
+        step.at.copy_(begin)
+
+    def __call__(self, ids: Integer[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
+        """The logits after ``ids``, until the next call."""
+        self.ids.copy_(ids)
+        self.graph.replay()
+        return self.logits
+
+
+def _blocks(model: "LanguageModel") -> list[Block]:
+    return cast("list[Block]", list(model.blocks))
+
+
+def dtype_of(weight: Tensor) -> torch.dtype:
+    """The type that products with this weight have, now."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype

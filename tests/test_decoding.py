@@ -1,0 +1,179 @@
+"""A step of decoding against the model's own forward pass, of every configuration."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Generator, Tensor, nn
+
+from attnbook import Block, LanguageModel, ModelConfig, Position, padding_mask
+from attnbook.decoding import Captured, Step, product
+from strategies import assert_near
+from test_models import SMALL, configs
+
+WIDE = ModelConfig(50, d_model=256, n_heads=4, n_layers=2, max_tokens=24, norm="pre")
+
+
+def masks(kind: str | None, tokens: int) -> Tensor | None:
+    """The second of two sequences has padding before, behind or between."""
+    if kind is None:
+        return None
+    mask = padding_mask(torch.tensor([tokens, tokens - 2]), tokens, left=kind == "left")[:, 0, 0]
+    return mask.roll(-1, dims=1) if kind == "between" else mask
+
+
+@given(
+    config=configs(),
+    tokens=st.integers(3, 8),
+    padding=st.sampled_from([None, "left", "right", "between"]),
+    fixed=st.booleans(),
+)
+@torch.no_grad()
+def test_steps_are_the_models_forward_pass(config, tokens, padding, fixed):
+    model, ids, mask = LanguageModel(config), torch.randint(7, (2, 9)), masks(padding, tokens)
+    for vector in (parameter for parameter in model.parameters() if parameter.dim() == 1):
+        vector += 0.3 * torch.randn_like(vector)
+    cache, own = model.new_cache(), model.new_cache()
+    for each in (cache, own):
+        model(ids[:, :tokens], padding_mask=mask, cache=each)
+    step = Step(model, cache, 9, mask, fixed=fixed)
+    for t in range(tokens, 9):
+        if mask is not None:
+            mask = torch.cat([mask, mask.new_ones(2, 1)], dim=1)
+        expected = model(ids[:, t : t + 1], padding_mask=mask, cache=own, at=-1)
+        assert_near(step(ids[:, t : t + 1]), expected, 1e-10)
+    if not fixed:
+        assert_near(cache[-1].value, own[-1].value, 1e-10)
+
+
+@pytest.mark.parametrize("given_cache", [False, True])
+@pytest.mark.parametrize("padding", [None, "left"])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 5}, {"stop_ids": [2, 3]}])
+def test_fused_generation_adds_the_same_tokens(options, padding, given_cache):
+    model = LanguageModel(dataclasses.replace(SMALL, position="rotary", tied=False))
+    ids, mask = torch.randint(7, (2, 4)), masks(padding, 4)
+    before = [parameter.clone() for parameter in model.parameters()]
+
+    def generated(**more: Any) -> Tensor:
+        cache = None if not given_cache else model.new_cache()
+        draws = Generator().manual_seed(3)
+        more |= options | {"padding_mask": mask, "cache": cache, "generator": draws}
+        out = model.generate(ids, 5, **more)
+        assert cache is None or len(cache[0]) == out.shape[1] - 1
+        return out
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(generated(fused=True), generated())
+    assert all(map(torch.equal, model.parameters(), before))
+    assert torch.equal(model.generate(ids, 1, temperature=0, fused=True)[:, :4], ids)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_large_matrices_in_float32_are_packed_and_agree(batch):
+    model = LanguageModel(WIDE).float()
+    ids, cache = torch.randint(50, (batch, 9)), model.new_cache()
+    with torch.no_grad():
+        model(ids[:, :8], cache=cache)
+        assert_near(Step(model, cache, 9)(ids[:, 8:]), model(ids, at=-1), 1e-4)
+    wide = nn.Linear(256, 1024).float()
+    x = torch.randn(batch, 256, dtype=torch.float32)
+    assert_near(product(wide, wide)(x), torch.cat([wide(x), wide(x)], dim=1), 1e-5)
+
+
+def test_a_window_attends_to_no_more_keys_than_it_has(monkeypatch):
+    model = LanguageModel(dataclasses.replace(SMALL, window=3))
+    attend, seen = torch.nn.functional.scaled_dot_product_attention, []
+
+    def counted(query, key, *rest, **more):
+        seen.append((query.shape[2], key.shape[2], rest[1]))
+        return attend(query, key, *rest, **more)
+
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(torch.randint(7, (1, 5)), cache=cache)
+        step = Step(model, cache, 9)
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+        step(torch.tensor([[1]]))
+    assert seen == [(1, 3, None)] * SMALL.n_layers
+
+
+class Own(nn.Linear):
+    """A linear map that could be any."""
+
+
+class OwnBlock(Block):
+    """A block that could be any."""
+
+
+class OwnModel(LanguageModel):
+    """A model that could compute anything."""
+
+
+class Nowhere(Position):
+    """A position that could be any."""
+
+
+def hooked(model):
+    model.blocks[1].feed_forward.inner.register_forward_hook(lambda *_: None)
+
+
+def another_linear(model):
+    model.blocks[0].attention.key.__class__ = Own
+
+
+def another_model(model):
+    model.__class__ = OwnModel
+
+
+def another_position(model):
+    for block in model.blocks:
+        block.attention.position = Nowhere()
+
+
+def two_positions(model):
+    model.blocks[0].attention.position = None
+
+
+def another_block(model):
+    model.blocks[0].__class__ = OwnBlock
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (hooked, "blocks.1.feed_forward.inner has a hook"),
+        (another_linear, "blocks.0.attention.key is a Own"),
+        (another_model, "the model is a OwnModel"),
+        (another_position, "its position is a Nowhere"),
+        (two_positions, "its blocks' positions differ"),
+        (another_block, "blocks.0 is a OwnBlock"),
+    ],
+)
+def test_what_could_compute_something_else_is_said_and_generates_without(change, reason):
+    model, ids = LanguageModel(dataclasses.replace(SMALL, position="rotary")), torch.tensor([[1]])
+    change(model)
+    with pytest.warns(UserWarning, match=reason):
+        generated = model.generate(ids, 4, temperature=0, fused=True)
+    assert torch.equal(generated, model.generate(ids, 4, temperature=0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_captured_steps_are_the_steps(window, position):
+    model = LanguageModel(dataclasses.replace(SMALL, window=window, position=position)).cuda()
+    ids, mask = torch.randint(7, (2, 4), device="cuda"), masks("left", 4).cuda()
+    cache, own = model.new_cache(), model.new_cache()
+    with torch.inference_mode():
+        for each in (cache, own):
+            model(ids, padding_mask=mask, cache=each)
+        captured = Captured(Step(model, cache, 9, mask, fixed=True), ids[:, :1])
+        step = Step(model, own, 9, mask)
+        for new in torch.randint(7, (5, 2, 1), device="cuda"):
+            assert_near(captured(new), step(new), 1e-10)
+    assert torch.equal(*(model.generate(ids, 5, temperature=0, fused=f) for f in (True, False)))
