@@ -48,8 +48,9 @@ def not_fusible(model: "LanguageModel") -> str | None:
         >>> not_fusible(model)
         'blocks.0.attention.query has a hook'
     """
-    if type(model).__name__ != "LanguageModel":
-        return f"the model is a {type(model).__name__}"
+    kind = type(model)
+    if (kind.__module__, kind.__name__) != ("attnbook.models", "LanguageModel"):
+        return f"the model is a {kind.__name__}"
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return f"{name or 'the model'} has a hook"

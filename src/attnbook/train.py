@@ -336,6 +336,7 @@ def write(
             top_k=top_k,
             top_p=top_p,
             generator=generator,
+            fused=True,
         )
         ids += longer[0, seen.shape[1] :].tolist()
         text = tokenizer.decode(ids)
