@@ -1,7 +1,8 @@
 """GPT-2 small (124 million parameters) on one GPU: ``python -m benchmarks.gpu FILE.json``.
 
-A training step in four kinds of arithmetic and greedy generation, beside other people's lines with
-the same weights; and whether a training that goes on from a checkpoint ends in the same bits.
+A training step in four kinds of arithmetic, and greedy generation plain and captured, beside other
+people's lines with the same weights; and whether a training that goes on from a checkpoint ends in
+the same bits.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -21,13 +23,16 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import attnbook
 from attnbook import LanguageModel, ModelConfig
 from attnbook.convert.transformers import from_gpt2
+from attnbook.costs import decoding_bytes
+from attnbook.decoding import Captured, Step
 from attnbook.training import History, TrainingConfig, train
 from benchmarks import report, training
 from benchmarks.contenders import OURS
 from benchmarks.timing import Call, race, speed_ratio
 
-BATCH, TOKENS, N_NEW = 16, 1024, 64
+BATCH, TOKENS, N_NEW = 16, 1024, 96
 NANOGPT, GPT2 = "nanoGPT's lines", "GPT-2 of transformers"
+FUSED, STATIC = f"{OURS}, fused", f"{GPT2}, static cache"
 PEAK = {"NVIDIA H100": 989e12, "NVIDIA H200": 989e12}
 """Dense bfloat16 operations a second, by NVIDIA's data sheets."""
 ARITHMETIC = ("float32", "TF32", "bfloat16", "bfloat16, compiled")
@@ -126,9 +131,36 @@ def steps(seconds: float) -> dict[str, Any]:
     return found
 
 
+def bandwidth() -> float:
+    """Bytes a second that one gigabyte is read and written with."""
+    source = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+        torch.cuda.synchronize()
+
+    return 2**31 / float(np.median(race({"copy": copy}, seconds=1)["copy"]))
+
+
+def rounding(model: LanguageModel, ids: Tensor) -> float:
+    """How far a captured step's logits are from the plain ones, relative to their size (RMS)."""
+    with torch.inference_mode():
+        cache, own = model.new_cache(), model.new_cache()
+        for each in (cache, own):
+            model(ids[:, :-1], cache=each, at=-1)
+        step = Captured(Step(model, cache, ids.shape[1] + 2, fixed=True), ids[:, -1:])
+        plain, fused = model(ids[:, -1:], cache=own, at=-1), step(ids[:, -1:])
+        return float((fused - plain).float().norm() / plain.float().norm())
+
+
 def generation(seconds: float) -> dict[str, Any]:
-    """Tokens per second of greedy generation after 64 tokens, ours and transformers'."""
-    found: dict[str, Any] = {}
+    """Tokens per second of greedy generation after 64 tokens, and their share of the floor.
+
+    The floor: weights and cache are read once for each token, as fast as memory is copied.
+    """
+    speed = bandwidth()
+    found: dict[str, Any] = {"bytes a second": float(f"{speed:.4g}")}
     settings = GPT2Config(bos_token_id=None, eos_token_id=None)
     settings._attn_implementation = "sdpa"
     for dtype in (torch.float32, torch.bfloat16):
@@ -141,31 +173,40 @@ def generation(seconds: float) -> dict[str, Any]:
         for batch in (1, 8, 64):
             ids = torch.randint(1000, (batch, 64), generator=Generator().manual_seed(1)).cuda()
 
-            def own(ids: Tensor = ids, model: LanguageModel = ours) -> Tensor:
-                return model.generate(ids, N_NEW, temperature=0)
+            def own(ids: Tensor = ids, model: LanguageModel = ours, **more: Any) -> Tensor:
+                return model.generate(ids, N_NEW, temperature=0, **more)
 
-            def other(ids: Tensor = ids, model: Any = theirs) -> Tensor:
+            def other(ids: Tensor = ids, model: Any = theirs, **more: Any) -> Tensor:
                 written: Tensor = model.generate(
                     ids,
                     attention_mask=torch.ones_like(ids),
                     max_new_tokens=N_NEW,
                     do_sample=False,
                     pad_token_id=0,
+                    **more,
                 )
                 torch.cuda.synchronize()
                 return written
 
-            same = float((own() == other()).float().mean())
-            times = race({OURS: own, GPT2: other}, seconds=seconds)
-            row: dict[str, Any] = {
-                name: {
-                    "tokens per second": round(
-                        batch * N_NEW / float(torch.tensor(seconds_each).median())
-                    )
-                }
-                for name, seconds_each in times.items()
+            calls: dict[str, Call] = {
+                OURS: own,
+                FUSED: partial(own, fused=True),
+                GPT2: other,
+                STATIC: partial(other, cache_implementation="static", disable_compile=True),
             }
-            row |= {"same tokens": same, "ratio": speed_ratio(times, OURS, GPT2)}
+            same = {name: float((own() == call()).float().mean()) for name, call in calls.items()}  # type: ignore[attr-defined]
+            times = race(calls, seconds=seconds)
+            middle = decoding_bytes(ours.config, 64 + N_NEW // 2, batch, itemsize=dtype.itemsize)
+            row: dict[str, Any] = {}
+            for name, seconds_each in times.items():
+                each = float(np.median(seconds_each)) / N_NEW
+                row[name] = {
+                    "tokens per second": round(batch / each),
+                    "share of the floor": round(middle.total / speed / each, 4),
+                    "same tokens": round(same[name], 4),
+                    "ratio": speed_ratio(times, name, GPT2),
+                }
+            row["rounding of the logits"] = rounding(ours, ids)
             name = f"{str(dtype).removeprefix('torch.')}, batch {batch}"
             found[name] = row
             print(name, row, flush=True)

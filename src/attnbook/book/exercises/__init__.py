@@ -73,6 +73,7 @@ from attnbook.book.exercises.chapter_12 import (
     check_repaired_mask,
     check_repaired_positions,
 )
+from attnbook.book.exercises.chapter_13 import check_longest, check_merged
 from attnbook.book.exercises.mistakes import MistakeError
 
 __all__ = [
@@ -93,11 +94,13 @@ __all__ = [
     "check_half_split_shift",
     "check_layer_norm_backward",
     "check_logit_variance",
+    "check_longest",
     "check_lookup_score",
     "check_masked_weights",
     "check_matching_rates",
     "check_mean_loss",
     "check_merge_heads",
+    "check_merged",
     "check_output_variance",
     "check_packed_gain",
     "check_per_head",
