@@ -27,9 +27,9 @@ from benchmarks.timing import Call, Ratios, Times, race, speed_ratio
 VOCAB = 65
 N_LAYERS = {128: 4, 512: 8}
 """For each width."""
-TOKENS = (64, 512)
+TOKENS = (72, 512)
 BATCHES = (1, 8)
-N_NEW = 48
+N_NEW = 64
 """So many tokens at the end are timed with a cache."""
 FUSED, FLOOR = "fused", "the floor"
 LOOP = "the plain loop"

@@ -77,21 +77,21 @@ def test_training_goes_on_alike():
 def test_all_write_the_same_again_and_again(batch, monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(generation, "N_LAYERS", {32: 2})
-    size = generation.Size(32, 64, batch)
+    size = generation.Size(32, 72, batch)
     made = generation.calls(size)
     made.pop(generation.FLOOR)()
     assert len(made) == (7 if batch == 1 else 4)
     written = made[generation.OURS]()
-    assert written.shape == (batch, 64)
+    assert written.shape == (batch, 72)
     assert len(written[0, -generation.N_NEW :].unique()) > 2
     for call in made.values():
         for _ in range(2):
             assert torch.equal(call(), written)
     times = {name: np.array([1.0]) for name in made}
     seconds = generation.per_token(times, size)
-    assert seconds[generation.OURS] == seconds[generation.FUSED] == 1 / 48
+    assert seconds[generation.OURS] == seconds[generation.FUSED] == 1 / 64
     if batch == 1:
-        assert seconds["attnbook, no cache"] == 1 / 4
+        assert seconds["attnbook, no cache"] == 1 / 3
 
 
 @pytest.mark.parametrize("which", [1, 2])
@@ -108,7 +108,7 @@ def test_who_writes_something_else_is_found(which, monkeypatch):
 
     monkeypatch.setattr(generation, "models", other)
     with pytest.raises(ValueError, match="writes other tokens than ours"):
-        generation.calls(generation.Size(32, 64, 1))
+        generation.calls(generation.Size(32, 72, 1))
 
 
 def test_other_gradients_by_hand_are_found(monkeypatch):

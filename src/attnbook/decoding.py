@@ -76,10 +76,10 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
         torch.Size([1, 8])
     """
     parts = [dict(layer.named_parameters()) for layer in layers]
-    weight = torch.cat([part["weight"] for part in parts])  # (out, in)
+    weight = _joined([part["weight"] for part in parts])  # (out, in)
     weight = weight.to(dtype_of(weight))
     biases: list[Tensor] = [part["bias"] for part in parts if "bias" in part]
-    bias = torch.cat(biases).to(weight.dtype) if biases else None
+    bias = _joined(biases).to(weight.dtype) if biases else None
     large = weight.is_cpu and weight.dtype == torch.float32 and weight.numel() >= PACKED
     if large and torch.backends.mkldnn.is_available():  # torch.compile's way with frozen weights
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -87,6 +87,12 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
         return lambda x: multiply(x, packed, bias, "none", [], "")
     weight = weight.T.contiguous()  # (in, out)
     return (lambda x: x @ weight) if bias is None else lambda x: torch.addmm(bias, x, weight)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return (
+        parts[0] if len(parts) == 1 else torch.cat(parts)
+    )  # memory is dear before the first token
 
 
 class FixedCache:
@@ -248,12 +254,13 @@ class Step:
         else:
             n_keys = self.positions.shape[-1]
             mask = torch.arange(n_keys, device=own.device) <= self.at
-        window = self.model.config.window
-        cut = self.at is None and self.real is None
-        first = 0 if window is None or not cut else max(0, n_keys - window)
-        behind = (own - self.positions[..., first:n_keys])[..., None, None, :]  # (…, 1, 1, keys)
-        if window is not None and not cut:
-            mask = combine_masks(mask, behind < window)
+        first, window = 0, self.model.config.window
+        if window is not None and self.at is None and self.real is None:
+            first, window = max(0, n_keys - window), None  # cut, not masked
+        if window is not None or self.slopes is not None:
+            behind = (own - self.positions[..., first:n_keys])[..., None, None, :]
+        if window is not None:
+            mask = combine_masks(mask, behind < window)  # (…, 1, 1, keys)
         if self.real is not None:
             mask = combine_masks(mask, self.real[:, None, None, :n_keys])
         if self.slopes is not None:
