@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import attention, backprop, command, generation, report, timing, training
+from benchmarks import (
+    attention,
+    backprop,
+    command,
+    generation,
+    machine,
+    report,
+    timing,
+    training,
+)
 from benchmarks.contenders import Size, check_equal, contenders
 from benchmarks.timing import SAMPLE_SECONDS, race, speed_ratio
 
@@ -109,6 +118,16 @@ def test_who_writes_something_else_is_found(which, monkeypatch):
     monkeypatch.setattr(generation, "models", other)
     with pytest.raises(ValueError, match="writes other tokens than ours"):
         generation.calls(generation.Size(32, 72, 1))
+
+
+def test_a_token_for_more_texts_is_more_operations_for_each_byte(monkeypatch):
+    for name, few in {"SECONDS": 0, "LENGTHS": (16,), "BATCHES": (1, 2), "D_MODEL": 64}.items():
+        monkeypatch.setattr(machine, name, few)
+    torch.set_default_dtype(torch.float32)
+    assert [*machine.by_length()["16"]] == ["projections", "fused", "definition"]
+    one, two = machine.by_batch().values()
+    assert two["operations"] == 2 * one["operations"]
+    assert one["bytes"] < two["bytes"] < 1.2 * one["bytes"]
 
 
 def test_other_gradients_by_hand_are_found(monkeypatch):

@@ -130,6 +130,15 @@ QUERIES = {
     "ablate attention head": "#q-ablate ablated",
     "prune attention heads": "#q-prune #how-many-heads",
     "flops of a transformer": "api/costs attnbook.costs forward_operations",
+    # What it costs
+    "how much memory kv cache": "#q-cost-cache cache_bytes",
+    "is attention quadratic": "#q-quadratic #which-part-grows",
+    "flash attention exact": "#q-kernel #q-cost-online #how-can-a-kernel",
+    "why is generation slow": "#q-cost-slow #why-is-writing-slow",
+    "speculative decoding": "#q-cost-draft term-speculative-decoding #cost-draft",
+    "does gqa make training faster": "#q-cost-grouped 13_what",
+    "6ND training flops": "#q-cost-flops",
+    "cuda graph generate": "attnbook.decoding fused",
     # Silent bugs
     "my model does not learn": "not_learning.html #q-not-learning",
     "loss stuck at ln vocab": "not_learning.html# #q-first-loss #q-plateau",
