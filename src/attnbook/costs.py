@@ -130,7 +130,7 @@ def forward_operations(
     SwiGLU's three matrices have 6 for 4. Looking up an embedding multiplies nothing. The logits of
     ``n_logits`` tokens are computed, of all if not given; ``LanguageModel.generate`` needs 1.
 
-    Source: Kaplan et al. 2020, table 1, without the output matrix; Shazeer 2019, section 2.4.
+    Source: Kaplan et al. 2020, table 1, whose total omits the output matrix; Shazeer 2019, 2.4.
 
     Example:
         >>> forward_operations(ModelConfig(1000, d_model=64), 1, n_seen=99)["attention"]

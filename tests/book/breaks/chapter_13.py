@@ -5,7 +5,7 @@ BREAKS = [
     # the kernel's memory, with the matrix
     ("cost-kept-fused", "return_weights=definition))", "return_weights=True))"),
     # a larger logit comes, and the old sum is not corrected
-    ("cost-online", "shrink * l + e.sum()", "l + e.sum()"),
+    ("cost-online", "shrink * total + e.sum()", "total + e.sum()"),
     # one number a row, but another
     ("cost-recomputed", "logits.logsumexp(1, keepdim=True)", "logits.amax(1, keepdim=True)"),
     # a token less in the cache
