@@ -11,8 +11,7 @@ BREAKS = [
     # a token less in the cache
     ("cost-cache", "torch.randint(500, (4, 50))", "torch.randint(500, (4, 49))"),
     # a refused proposal is proposed again
-    ("cost-draft", "accepted + (1 - accepted.sum()) * rest / rest.sum()",
-     "accepted / accepted.sum()"),
+    ("cost-draft", "accepted + (1 - accepted.sum()) * rest", "accepted / accepted.sum()"),
     # another head's matrix is folded
     ("cost-latent", 'torch.einsum("hqd,hdr->hqr", q, U)',
      'torch.einsum("hqd,hdr->hqr", q, U.flip(0))'),

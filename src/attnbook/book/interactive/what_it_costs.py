@@ -173,7 +173,7 @@ def marks() -> list[Drawing]:
         ),
         *bar(
             312,
-            "Read for one new token: at least {ms:.2f} ms",
+            "Read for one new token: at least {ms:.3f} ms",
             [("", "weights_share", BLUE), ("weights_share", "cache_share", KEY)],
             "weights {weights:.1f} {weights_letter}B · cache {cache:.1f} {cache_letter}B",
         ),
@@ -195,7 +195,7 @@ what_it_costs = Figure(
     compute=compute,
     marks=marks(),
     says="With {tokens:,} tokens attention is {share:.0%} of a block’s operations. One more token "
-    "of each text takes at least {ms:.2f} ms, for {slower}: at most {rate:.1f}{rate_letter} tokens "
+    "of each text takes at least {ms:.3f} ms, for {slower}: at most {rate:.1f}{rate_letter} tokens "
     "a second in all.",
     table={
         "operations of a forward pass": "{operations:.2f} {operations_letter}",
