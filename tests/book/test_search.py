@@ -75,7 +75,7 @@ QUERIES = {
     "how many heads": "#measure-how-many-heads #q-heads",
     "grouped query attention": "grouped-query #heads-grouped #q-mqa",
     "multi query attention": "multi-query #heads-grouped #q-mqa",
-    "kv cache": "key-value-cache KeyValueCache #q-cache",
+    "kv cache": "key-value-cache KeyValueCache #q-cache #q-cost-cache",
     "what does the output projection W_O do": "#merging-what-w-o #q-output #through-w-o",
     # Backpropagation
     "backprop through attention": "#q-backprop 06_backprop.html#",
@@ -129,7 +129,7 @@ QUERIES = {
     "logit lens": "term-logit-lens #q-lens logit_lens",
     "ablate attention head": "#q-ablate ablated",
     "prune attention heads": "#q-prune #how-many-heads",
-    "flops of a transformer": "api/costs attnbook.costs forward_operations",
+    "flops of a transformer": "#q-cost-flops api/costs forward_operations",
     # What it costs
     "how much memory kv cache": "#q-cost-cache cache_bytes",
     "is attention quadratic": "#q-quadratic #which-part-grows",
@@ -138,7 +138,7 @@ QUERIES = {
     "speculative decoding": "#q-cost-draft term-speculative-decoding #cost-draft",
     "does gqa make training faster": "#q-cost-grouped 13_what",
     "6ND training flops": "#q-cost-flops",
-    "cuda graph generate": "attnbook.decoding fused",
+    "cuda graph generate": "#q-cost-slow #decoding",
     # Silent bugs
     "my model does not learn": "not_learning.html #q-not-learning",
     "loss stuck at ln vocab": "not_learning.html# #q-first-loss #q-plateau",
