@@ -521,7 +521,9 @@ class LanguageModel(Encoder):
             generator: source of randomness.
             fused: decode with a :class:`attnbook.decoding.Step`: the same to rounding, faster, with
                 a copy of the weights for as long as it takes. On a GPU it is captured in a CUDA
-                graph, unless a ``cache`` is given. Where it can't be, a warning says why.
+                graph, unless a ``cache`` is given (not run on one yet; it has to be the current
+                device). Where it can't be, a warning says why; but a method that was replaced on
+                one module is not noticed.
 
         Returns:
             The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
