@@ -9,9 +9,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
-from attnbook import Block, LanguageModel, ModelConfig, Position, padding_mask
-from attnbook.decoding import Captured, Step, product
+from attnbook import (
+    Block,
+    LanguageModel,
+    ModelConfig,
+    MultiHeadAttention,
+    Position,
+    Rotary,
+    TokenEmbedding,
+    padding_mask,
+)
+from attnbook.decoding import Captured, Step, not_fusible, product
 from strategies import assert_near
 from test_models import SMALL, configs
 
@@ -143,6 +153,19 @@ def another_block(model):
     model.blocks[0].__class__ = OwnBlock
 
 
+def another_method(model):
+    value = model.blocks[0].attention.value
+    value.forward = lambda x: nn.Linear.forward(value, x) + 1
+
+
+def another_logits(model):
+    model.embedding.logits = lambda x: -TokenEmbedding.logits(model.embedding, x)
+
+
+def another_width(model):
+    model.blocks[1].attention = MultiHeadAttention(model.config.d_model, 1, position=Rotary())
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -152,6 +175,9 @@ def another_block(model):
         (another_position, "its position is a Nowhere"),
         (two_positions, "its blocks' positions differ"),
         (another_block, "blocks.0 is a OwnBlock"),
+        (another_method, "blocks.0.attention.value has its own forward"),
+        (another_logits, "embedding has its own logits"),
+        (another_width, "its blocks' heads differ"),
     ],
 )
 def test_what_could_compute_something_else_is_said_and_generates_without(change, reason):
@@ -162,18 +188,67 @@ def test_what_could_compute_something_else_is_said_and_generates_without(change,
     assert torch.equal(generated, model.generate(ids, 4, temperature=0))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+def test_a_global_hook_is_said():
+    handle = register_module_forward_hook(lambda *_: None)
+    try:
+        assert not_fusible(LanguageModel(SMALL)) == "there is a global hook"
+    finally:
+        handle.remove()
+    assert not_fusible(LanguageModel(SMALL)) is None
+
+
+def test_two_types_are_said():
+    model = LanguageModel(SMALL)
+    model.blocks[0].feed_forward.inner.float()
+    assert "torch.float32 on cpu and torch.float64 on cpu" in str(not_fusible(model))
+
+
+def test_what_has_no_bias_gets_none():
+    one, other = nn.Linear(4, 3), nn.Linear(4, 2, bias=False)
+    x = torch.randn(5, 4)
+    assert_near(product(one, other)(x), torch.cat([one(x), other(x)], dim=1), 1e-12)
+
+
+def test_a_model_that_goes_wrong_on_its_way_is_said():
+    model = LanguageModel(dataclasses.replace(SMALL, position="learned", tied=False))
+    with torch.no_grad():
+        model.positions.table[5] = torch.nan
+    for fused in (False, True):
+        with pytest.raises(ValueError, match=r"logits must be finite, got \[nan\]"):
+            model.generate(torch.tensor([[1, 2]]), 6, fused=fused)
+    assert model.generate(torch.tensor([[1, 2]]), 4, fused=True).shape == (1, 6)
+
+
+GPUS = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+
+
+@pytest.mark.skipif(not GPUS, reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("device", {*GPUS[:1], *GPUS[-1:]})
+@pytest.mark.parametrize("changes", [{"n_heads": 4, "n_kv_heads": 2}, {}])
 @pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
 @pytest.mark.parametrize("window", [None, 3])
-def test_captured_steps_are_the_steps(window, position):
-    model = LanguageModel(dataclasses.replace(SMALL, window=window, position=position)).cuda()
-    ids, mask = torch.randint(7, (2, 4), device="cuda"), masks("left", 4).cuda()
+def test_captured_steps_are_the_steps(window, position, changes, device):
+    config = dataclasses.replace(SMALL, window=window, position=position, **changes)
+    model = LanguageModel(config).to(device)
+    ids, mask = torch.randint(7, (2, 4), device=device), masks("left", 4).to(device)
     cache, own = model.new_cache(), model.new_cache()
     with torch.inference_mode():
         for each in (cache, own):
             model(ids, padding_mask=mask, cache=each)
         captured = Captured(Step(model, cache, 9, mask, fixed=True), ids[:, :1])
         step = Step(model, own, 9, mask)
-        for new in torch.randint(7, (5, 2, 1), device="cuda"):
+        for new in torch.randint(7, (5, 2, 1), device=device):
             assert_near(captured(new), step(new), 1e-10)
     assert torch.equal(*(model.generate(ids, 5, temperature=0, fused=f) for f in (True, False)))
+
+
+@pytest.mark.skipif(not GPUS, reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("autocast", [False, True])
+def test_captured_logits_in_bfloat16_are_within_rounding(autocast):
+    model = LanguageModel(WIDE).cuda().to(torch.float32 if autocast else torch.bfloat16)
+    ids = torch.randint(50, (2, 9), device="cuda")
+    with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        cache = model.new_cache()
+        model(ids[:, :8], cache=cache)
+        captured = Captured(Step(model, cache, 12, fixed=True), ids[:, 8:])
+        assert_near(captured(ids[:, 8:]), model(ids, at=-1), 0.1)

@@ -6,14 +6,15 @@ for few rows, positions and masks are prepared once. On a GPU, where a token wou
 shapes are fixed and the step is one CUDA graph.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from attnbook.attention import KeyValueCache, MultiHeadAttention
 from attnbook.blocks import ACTIVATIONS, Block, FeedForward, Residual
@@ -36,6 +37,8 @@ FUSIBLE: dict[str, set[type]] = {
 """What the parts of a model may be: others could compute something else."""
 PACKED = 2**17
 """Numbers of a matrix from which on oneDNN's layout is faster (measured with 1 to 64 rows)."""
+ALIGNED = 64
+"""Fixed shapes have a multiple of so many keys: a GPU's kernels would copy a mask of others."""
 
 
 def not_fusible(model: "LanguageModel") -> str | None:
@@ -51,15 +54,29 @@ def not_fusible(model: "LanguageModel") -> str | None:
     kind = type(model)
     if (kind.__module__, kind.__name__) != ("attnbook.models", "LanguageModel"):
         return f"the model is a {kind.__name__}"
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        return "there is a global hook"
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             return f"{name or 'the model'} has a hook"
         if type(module) not in FUSIBLE.get(name.partition(".")[0], {type(module)}):
             return f"{name} is a {type(module).__name__}"
-    positions = [block.attention.position for block in _blocks(model)]
-    if type(positions[0]) not in (Rotary, ALiBi, type(None)):
-        return f"its position is a {type(positions[0]).__name__}"
-    return None if all(p == positions[0] for p in positions) else "its blocks' positions differ"
+        for method, own in vars(module).items():
+            if callable(own) and callable(getattr(type(module), method, None)):
+                return f"{name or 'the model'} has its own {method}"
+    kinds = {f"{parameter.dtype} on {parameter.device}" for parameter in model.parameters()}
+    if len(kinds) > 1:
+        return f"its parameters are {' and '.join(sorted(kinds))}"
+    attentions = [block.attention for block in _blocks(model)]
+    first = attentions[0]
+    if type(first.position) not in (Rotary, ALiBi, type(None)):
+        return f"its position is a {type(first.position).__name__}"
+    for other in attentions:
+        if other.position != first.position:
+            return "its blocks' positions differ"
+        if (other.n_heads, other.d_head) != (first.n_heads, first.d_head):
+            return "its blocks' heads differ"
+    return None
 
 
 def product(*layers: nn.Linear | TokenEmbedding) -> Product:
@@ -67,8 +84,8 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
 
     .. math:: x\,[W_1; W_2; \dots] + [b_1; b_2; \dots]
 
-    The weights are copied into the layout that is fast for few rows: oneDNN's own for a large
-    matrix in float32 on a CPU, (in, out) otherwise. Under autocast they are cast here, once.
+    On a CPU the weights are copied into the layout that is fast for few rows: oneDNN's own for a
+    large matrix in float32, (in, out) otherwise. Under autocast they are cast here, once.
 
     Example:
         >>> query, key = nn.Linear(4, 6), nn.Linear(4, 2)
@@ -78,9 +95,14 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
     parts = [dict(layer.named_parameters()) for layer in layers]
     weight = _joined([part["weight"] for part in parts])  # (out, in)
     weight = weight.to(dtype_of(weight))
-    biases: list[Tensor] = [part["bias"] for part in parts if "bias" in part]
-    bias = _joined(biases).to(weight.dtype) if biases else None
-    large = weight.is_cpu and weight.dtype == torch.float32 and weight.numel() >= PACKED
+    bias: Tensor | None = None
+    if any("bias" in part for part in parts):
+        none = weight.new_zeros
+        biases = [part.get("bias", none(len(part["weight"]))) for part in parts]
+        bias = _joined(biases).to(weight.dtype)
+    if not weight.is_cpu:
+        return functools.partial(F.linear, weight=weight, bias=bias)
+    large = weight.dtype == torch.float32 and weight.numel() >= PACKED
     if large and torch.backends.mkldnn.is_available():  # torch.compile's way with frozen weights
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         multiply = torch.ops.mkldnn._linear_pointwise.default
@@ -90,20 +112,21 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    return (
-        parts[0] if len(parts) == 1 else torch.cat(parts)
-    )  # memory is dear before the first token
+    return parts[0] if len(parts) == 1 else torch.cat(parts)  # a copy is dear before any token
 
 
 class FixedCache:
     """The keys and values of a cache at addresses that stay, as a CUDA graph needs them.
 
-    ``append`` returns all ``max_tokens``, filled or not: who attends needs a mask.
+    ``append`` returns all ``max_tokens``, filled or not: who attends needs a mask. The cache that
+    they come from is empty afterwards.
 
     Example:
         >>> cache = KeyValueCache()
         >>> key, value = cache.append(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2))
         >>> fixed = FixedCache(cache, 3, at=torch.tensor([1]))
+        >>> len(cache)
+        0
         >>> fixed.append(2 * key, value)[0][0, 0]
         tensor([[1., 1.],
                 [2., 2.],
@@ -114,6 +137,7 @@ class FixedCache:
         filled = [x for x in (cache.key, cache.value) if x is not None]
         n_free = max_tokens - len(cache)  # zeros: a weight of 0 times NaN would be NaN
         self.key, self.value = (F.pad(x, (0, 0, 0, n_free)) for x in filled)
+        cache.cut(0)  # its memory is free for the next block's
         self.at = at
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +151,7 @@ class Shared(NamedTuple):
     """What the blocks of a step share."""
 
     rotate: Product | None  # of queries and keys, (batch, heads, 1, d_head)
-    mask: Tensor | None  # True = may attend; or added to the logits
+    mask: Tensor | None  # added to the logits, (batch or 1, kv_heads or 1, group or 1, keys)
     first: int  # the keys before it are outside the window
 
 
@@ -156,9 +180,9 @@ class BlockStep:
         q, k, v = (x.view(len(x), n, 1, -1) for x, n in zip(parts, self.n_heads, strict=True))
         if shared.rotate is not None:
             q, k = shared.rotate(q), shared.rotate(k)
+        q = q.view(len(x), k.shape[1], -1, q.shape[-1])  # a row for each query of the same key
         k, v = (x[:, :, shared.first :] for x in self.cache.append(k, v))
-        grouped = self.n_heads[0] != self.n_heads[1]
-        heads = F.scaled_dot_product_attention(q, k, v, shared.mask, enable_gqa=grouped)
+        heads = F.scaled_dot_product_attention(q, k, v, shared.mask)  # (batch, kv_heads, group, …)
         return self.output(heads.flatten(1))  # (batch, n_heads · d_value)
 
     def _feed_forward(self, x: Rows) -> Rows:
@@ -177,7 +201,8 @@ class Step:
     Args:
         model: one that is :func:`not_fusible` for no reason. Its weights are copied: the step does
             not notice when they change.
-        cache: of all tokens but the next; what is decoded is added to it, unless shapes are fixed.
+        cache: of all tokens but the next; what is decoded is added to it, unless shapes are fixed:
+            then it is emptied.
         max_tokens: how many tokens there will be.
         real: ``True`` for real tokens, (batch, tokens), where there is padding.
         fixed: with the same shapes in each step: all ``max_tokens`` keys, and a mask.
@@ -205,7 +230,10 @@ class Step:
         weight, blocks = model.embedding.weight, _blocks(model)
         attention, device = blocks[0].attention, weight.device
         self.model, self.cache, self.dtype = model, cache, dtype_of(weight)
-        self.at = torch.tensor([len(cache[0])], device=device) if fixed else None
+        self.at: Tensor | None = None
+        if fixed:
+            self.at = torch.tensor([len(cache[0])], device=device)
+            max_tokens += -max_tokens % ALIGNED
         caches = [c if self.at is None else FixedCache(c, max_tokens, self.at) for c in cache]
         self.blocks = [BlockStep(b, c) for b, c in zip(blocks, caches, strict=True)]
         self.output = product(model.embedding if model.output is None else model.output)
@@ -220,7 +248,8 @@ class Step:
         self.slopes: Tensor | None = None
         if isinstance(attention.position, ALiBi):
             wide = torch.promote_types(self.dtype, torch.float32)
-            self.slopes = alibi_slopes(attention.n_heads).to(device, wide)[:, None, None]
+            slopes = alibi_slopes(attention.n_heads).to(device, wide)
+            self.slopes = slopes.view(attention.n_kv_heads, -1, 1)  # (kv_heads, group, 1)
 
     def __call__(self, ids: Integer[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
         """The logits after ``ids``."""
@@ -228,7 +257,7 @@ class Step:
         rotate: Product | None = None
         if self.rotary is not None:
             cos, sin = (self._row(table, -2) for table in self.tables)
-            rotate = partial(self.rotary.turn, cos=cos, sin=sin)
+            rotate = functools.partial(self.rotary.turn, cos=cos, sin=sin)
         shared = Shared(rotate, *self._visible(own))
         x = self.model.input(ids, own)[:, 0]  # (batch, d_model)
         for block in self.blocks:
@@ -247,7 +276,7 @@ class Step:
         return table.index_select(dim, self.at)
 
     def _visible(self, own: Integer[Tensor, "*batch 1"]) -> tuple[Tensor | None, int]:
-        """What the new token may attend to, at position ``own``: a mask, and the first key."""
+        """What is added to the logits of the new token, at position ``own``; and the first key."""
         mask: Tensor | None = None
         if self.at is None:
             n_keys = len(self.cache[0]) + 1
@@ -263,12 +292,16 @@ class Step:
             mask = combine_masks(mask, behind < window)  # (…, 1, 1, keys)
         if self.real is not None:
             mask = combine_masks(mask, self.real[:, None, None, :n_keys])
+        bias: Tensor | None = None
         if self.slopes is not None:
             bias = (self.slopes * -behind).to(self.dtype)
-            mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
-        if mask is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
-            mask = mask[(None,) * (4 - mask.dim())]
-        return mask, first
+        elif mask is not None:  # numbers, once and not in each block
+            bias = torch.zeros_like(mask, dtype=self.dtype)
+        if bias is not None and mask is not None:
+            bias = bias.masked_fill(~mask, -torch.inf)
+        if bias is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
+            bias = bias[(None,) * (4 - bias.dim())]
+        return bias, first
 
 
 def new_step(
@@ -293,22 +326,29 @@ class Captured:
     def __init__(self, step: Step, ids: Integer[Tensor, "batch 1"]) -> None:
         assert step.at is not None
         self.ids, begin = ids.clone(), step.at.clone()
-        stream = torch.cuda.Stream()  # the first run allocates what a graph may not
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            step(self.ids)
-        torch.cuda.current_stream().wait_stream(stream)
-        step.at.copy_(begin)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits = step(self.ids)
-        step.at.copy_(begin)
+        with torch.cuda.device(ids.device):  # the graph is the current device's
+            here, stream = torch.cuda.current_stream(), _capturing(ids.device)
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):  # the first run allocates what a graph may not
+                step(self.ids)
+                step.at.copy_(begin)
+            here.wait_stream(stream)
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                self.logits = step(self.ids)
 
     def __call__(self, ids: Integer[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
         """The logits after ``ids``, until the next call."""
-        self.ids.copy_(ids)
-        self.graph.replay()
+        with torch.cuda.device(ids.device):
+            self.ids.copy_(ids)
+            self.graph.replay()
         return self.logits
+
+
+@functools.cache
+def _capturing(device: torch.device) -> torch.cuda.Stream:
+    """One for each device: torch keeps a workspace for each stream that multiplies."""
+    return torch.cuda.Stream(device)
 
 
 def _blocks(model: "LanguageModel") -> list[Block]:

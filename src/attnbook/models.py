@@ -521,9 +521,8 @@ class LanguageModel(Encoder):
             generator: source of randomness.
             fused: decode with a :class:`attnbook.decoding.Step`: the same to rounding, faster, with
                 a copy of the weights for as long as it takes. On a GPU it is captured in a CUDA
-                graph, unless a ``cache`` is given (not run on one yet; it has to be the current
-                device). Where it can't be, a warning says why; but a method that was replaced on
-                one module is not noticed.
+                graph, unless a ``cache`` is given (this has not been run on one yet). Where it
+                can't be, a warning says why.
 
         Returns:
             The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
@@ -540,6 +539,7 @@ class LanguageModel(Encoder):
             torch.Size([2, 7])
         """
         check_new_tokens(n_tokens)
+        _check_sampling(temperature, top_k, top_p)
         check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         stop_ids = [int(stop_id) for stop_id in stop_ids]
         for stop_id in stop_ids:
@@ -550,7 +550,8 @@ class LanguageModel(Encoder):
             warnings.warn(f"generating without fused=True: {reason}", stacklevel=2)
             fused = False
         capture = fused and cache is None and ids.is_cuda
-        cache = self.new_cache(ids.shape[1] + n_tokens - 1) if cache is None else cache
+        if cache is None:  # what is captured has its own memory of all keys
+            cache = self.new_cache(None if capture else ids.shape[1] + n_tokens - 1)
         new = ids[:, len(cache[0]) :]
         if new.shape[1] == 0:
             raise ValueError(
@@ -561,6 +562,7 @@ class LanguageModel(Encoder):
         if real is not None:  # the last real token
             at = new.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        largest: Tensor | None = None  # of the logits, and what is not finite stays
         step: Step | Captured | None = None
         with self._evaluating():
             for i in range(n_tokens):
@@ -568,9 +570,10 @@ class LanguageModel(Encoder):
                     logits = self(new, padding_mask=real, cache=cache, at=at)  # (batch, vocab)
                 else:
                     logits = step(new)
-                drawn = sample(
-                    logits, temperature, top_k=top_k, top_p=top_p, generator=generator
-                ).to(ids.dtype)
+                logits = at_least_float32(logits)
+                now = logits.amax(dim=-1)
+                largest = now if largest is None else torch.where(largest.isfinite(), now, largest)
+                drawn = _draw(logits, temperature, top_k, top_p, generator).to(ids.dtype)
                 new, at = torch.where(ended, ids[:, -1], drawn)[:, None], -1
                 ids = torch.cat([ids, new], dim=1)
                 if stop_ids:
@@ -581,6 +584,8 @@ class LanguageModel(Encoder):
                     step = new_step(self, cache, new, len(cache[0]) + n_tokens - 1, real, capture)
                 if real is not None:
                     real = F.pad(real, (0, 1), value=True)
+            if largest is not None:  # at the end: a GPU would be waited for after each token
+                _check_finite(largest)
         return ids.clone()  # not one of inference mode: it may be changed
 
 
@@ -614,30 +619,51 @@ def sample(
         >>> sample(torch.tensor([[1.0, 3.0, 2.0]]), 0.0)
         tensor([1])
     """
+    _check_sampling(temperature, top_k, top_p)
+    logits = at_least_float32(logits)
+    _check_finite(logits.amax(dim=-1))
+    return _draw(logits, temperature, top_k, top_p, generator)
+
+
+def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be at least 0 and finite, got {temperature}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, or None to draw among all, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
-    logits = at_least_float32(logits)
-    largest = logits.amax(dim=-1, keepdim=True)
+
+
+def _check_finite(largest: Float[Tensor, "batch"]) -> None:
     if not largest.isfinite().all():
-        raise ValueError(f"logits must be finite, got {largest.flatten().tolist()} as the largest")
+        raise ValueError(f"logits must be finite, got {largest.tolist()} as the largest")
+
+
+def _draw(
+    logits: Tensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: Generator | None,
+) -> Integer[Tensor, "batch"]:
     if temperature == 0:
         return logits.argmax(dim=-1)
     if top_k is not None and top_k < logits.shape[-1]:
         values, tokens = logits.topk(top_k)
-        drawn = sample(values, temperature, top_p=top_p, generator=generator)
+        drawn = _draw(values, temperature, None, top_p, generator)
         return tokens.gather(1, drawn[:, None])[:, 0]
     # Relative to the largest, so that at a low temperature none becomes +inf.
     temperature = max(temperature, torch.finfo(logits.dtype).tiny)
+    largest = logits.amax(dim=-1, keepdim=True)
     probabilities = ((logits - largest) / temperature).softmax(dim=-1)
     if top_p is not None:
         ordered, order = probabilities.sort(dim=-1, descending=True)
         beyond = ordered.cumsum(dim=-1) - ordered >= top_p  # enough without this one
         probabilities = probabilities.masked_fill(beyond.gather(1, order.argsort(dim=-1)), 0.0)
-    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+    # torch.multinomial's way, the same draws, without its checks of the values: the first of
+    # exponential waiting times with these rates comes from each with its probability.
+    waits = torch.empty_like(probabilities).exponential_(generator=generator)
+    return (probabilities / waits).argmax(dim=-1)
 
 
 def cross_entropy(
