@@ -46,8 +46,9 @@ check: .venv/installed-tests
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
 
-studies: .venv/installed  ## make stale records (or ONLY="name …"; SAME_AS=commit keeps those only rewritten)
-	@env -u TQDM_DISABLE $(BUILD) studies $(ONLY) $(if $(SAME_AS),--same-as $(SAME_AS))
+studies: .venv/installed  ## make stale records (or ONLY="name …"; SAME_AS=commit keeps those only rewritten; DEVICE=cuda: those that need a GPU)
+	@env -u TQDM_DISABLE $(if $(DEVICE),$(BIN)/python -m studies $(if $(MINUTES),--minutes $(MINUTES)),\
+		$(BUILD) studies $(if $(SAME_AS),--same-as $(SAME_AS))) $(ONLY)
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
 	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters

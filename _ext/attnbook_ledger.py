@@ -162,8 +162,8 @@ class StudiesTable(SphinxDirective):
             asks = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
             made = record["made"]
             words = [nodes.literal("", path.stem), asks, *summary(record)]
-            rows.append([*words, made["date"], made["processor"]])
-        head = ("Study", "What it asks", "Runs", "Time on one core", "Made", "Processor")
+            rows.append([*words, made["date"], made.get("device", made["processor"])])
+        head = ("Study", "What it asks", "Runs", "Time on one core", "Made", "Processor or GPU")
         return [table(head, rows, "checks")]
 
 

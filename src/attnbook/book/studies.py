@@ -5,6 +5,10 @@
 and ``SEEDS`` is a dictionary: case -> number of seeds. ``studies/<name>.json`` is its record: a row
 for each case and seed, and what code made it. ``make studies`` writes it; a chapter reads it with
 :func:`study` and runs one of its rows again.
+
+A study whose name begins with ``gpu_`` needs one: ``make studies DEVICE=cuda`` makes it, row after
+row in one process, and its record may be of the first rows only, or of none. Elsewhere its ``run``
+takes the arguments ``TINY``, which make it small enough for any machine.
 """
 
 import ast
@@ -41,6 +45,8 @@ PARTIAL = BUILD / "studies"
 TOLERANCE = 1e-6
 """How far a replayed number may be from the recorded one, relative to its size."""
 REPLAY_KEY = "attnbook_replay"
+GPU = "gpu_"
+"""How the names of studies begin that need one."""
 LIVE = "ATTNBOOK_LIVE"
 """Environment variable: under other seeds, too, records are those that are committed."""
 
@@ -97,11 +103,15 @@ class Study:
                 it then returns are compared, and have to be recorded under the same names.
 
         Under ``make claims LIVE=1`` it does nothing, since the record is no part of what is tried.
+        A study that needs a GPU runs at its tiny size, and nothing is compared.
 
         Raises:
             StudyError: if a number is off by more than a millionth, or none is returned.
         """
         if LIVE in os.environ:
+            return
+        if self.name.startswith(GPU):
+            self._replay_tiny(case)
             return
         seed = self.seeds(case)[0]
         row = f"{f'case {case!r}, ' if case else ''}seed {seed}"
@@ -125,18 +135,31 @@ class Study:
         where = f"({self.made['processor']}, {self.made['date']})"
         _show(self.name, f"{runs}, {minutes} on one core {where}. {outcome}")
 
+    def _replay_tiny(self, case: str) -> None:
+        tiny = importlib.import_module(f"studies.{self.name}").TINY
+        _run(self.name, case, 0, **tiny)
+        measured = "not measured yet"
+        if self.rows:
+            n_rows, n_planned = len(self.rows), len(wanted(self.name))
+            where = f"({self.made['device']}, {self.made['date']})"
+            minutes = sum(row["seconds"] for row in self.record["rows"]) / 60
+            measured = f"{n_rows} of {n_planned} runs, {minutes:.0f} min {where}"
+        _show(self.name, f"{measured}. Case {case!r} run here at a tiny size.")
+
 
 def study(name: str) -> Study:
     """Read a study's record.
 
     Under ``ATTNBOOK_SEED`` it is the one that ``make claims`` has made for those seeds, and with
-    ``LIVE=1`` the committed one.
+    ``LIVE=1`` the committed one. One that needs a GPU and has no record has no rows.
 
     Raises:
         StudyError: if the record is missing, damaged, incomplete, or made by other code.
     """
     root = find_root()
     path = record_path(name)
+    if name.startswith(GPU) and not (root / path).exists():
+        return Study(name, {"made": {}, "rows": []})
     return Study(name, checked_record(root, name, path))
 
 
@@ -162,7 +185,7 @@ def studies_of(tree: ast.AST) -> list[str]:
 
 def record_path(name: str) -> Path:
     """From the root: where the record for today's ``ATTNBOOK_SEED`` is."""
-    committed = not shift() or LIVE in os.environ
+    committed = not shift() or LIVE in os.environ or name.startswith(GPU)
     return FOLDER / f"{name}.json" if committed else PARTIAL / str(shift()) / f"{name}.json"
 
 
@@ -173,6 +196,8 @@ def checked_record(root: Path, name: str, path: Path) -> dict[str, Any]:
         StudyError: if not; says what to run.
     """
     remedy = f"run: make studies ONLY={name}"
+    if name.startswith(GPU):
+        remedy = f"on a machine with a GPU, run: make studies DEVICE=cuda ONLY={name}"
     if name not in names(root):
         raise StudyError(f"there is no study {name!r}; there are {', '.join(names(root))}")
     if not (root / path).exists():
@@ -221,7 +246,10 @@ def _all_same(now: Numbers, recorded: Numbers) -> bool:
 
 def _run(name: str, case: str, seed: int, **shorter: object) -> Numbers:
     """One row, the same whatever ran before it."""
-    run = importlib.import_module(f"studies.{name}").run
+    module = importlib.import_module(f"studies.{name}")
+    run = module.run
+    if name.startswith(GPU) and not torch.cuda.is_available():
+        shorter = module.TINY | shorter
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     quiet = os.environ.get("TQDM_DISABLE")
     torch.set_default_dtype(torch.float64)
@@ -290,6 +318,8 @@ def wanted(name: str) -> list[tuple[str, int]]:
 def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -> None:
     """Make the records that are stale (of all studies, or ``among`` some), or those named.
 
+    Those that need a GPU are left out.
+
     They are those of today's ``ATTNBOOK_SEED``.
 
     Rows are run side by side, and kept as they come: what is killed goes on where it was. Records
@@ -299,11 +329,11 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
         StudyError: if a name is unknown, or a run raised; the others are completed.
     """
     root = Path()
-    if unknown := sorted(set(only) - set(names(root))):
-        raise StudyError(
-            f"no study is called {' or '.join(unknown)}; there are {', '.join(names(root))}"
-        )
-    chosen = only or [n for n in (names(root) if among is None else among) if _stale(root, n)]
+    _check_names(root, only)
+    if gpu := [name for name in only if name.startswith(GPU)]:
+        raise StudyError(f"{' and '.join(gpu)} needs a GPU: make studies DEVICE=cuda")
+    among = [n for n in (names(root) if among is None else among) if not n.startswith(GPU)]
+    chosen = only or [name for name in among if _stale(root, name)]
     if not chosen:
         print("All studies are up to date")
         return
@@ -317,6 +347,41 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
             _complete(name, codes[name], [found[each] for each in wanted(name)])
     if errors:
         raise StudyError("\n".join(errors))
+
+
+def _check_names(root: Path, only: Sequence[str]) -> None:
+    if unknown := sorted(set(only) - set(names(root))):
+        raise StudyError(
+            f"no study is called {' or '.join(unknown)}; there are {', '.join(names(root))}"
+        )
+
+
+def make_gpu_records(only: Sequence[str] = (), minutes: float = math.inf) -> None:
+    """Make the rows that are missing in the records that need a GPU, while there is time.
+
+    In one process, so that what is compiled stays. A seed of every case comes first, in the order
+    of ``SEEDS``; the record is written after each row, and a later call goes on from it.
+
+    Raises:
+        StudyError: if a name is unknown, there is no GPU, or the record's rows were made on another
+            machine's text or GPU.
+    """
+    root, end = Path(), time.monotonic() + 60 * minutes
+    _check_names(root, only)
+    if not torch.cuda.is_available():
+        raise StudyError("torch finds no GPU here")
+    for name in only or [name for name in names(root) if name.startswith(GPU)]:
+        code, rows = study_code(root, name), Rows()
+        if not _stale(root, name):
+            record = json.loads((root / record_path(name)).read_text(encoding="utf-8"))
+            rows = {(row["case"], row["seed"]): row for row in record["rows"]}
+        order = wanted(name)
+        missing = sorted((job for job in order if job not in rows), key=lambda job: job[1])
+        for case, seed in tqdm(missing, name, unit="row"):
+            if time.monotonic() > end:
+                break
+            rows[case, seed] = _row(name, case, seed)
+            _complete(name, code, [rows[job] for job in order if job in rows])
 
 
 def _run_missing(
@@ -349,7 +414,9 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
             kept.
     """
     root = Path()
-    stale = [name for name in only or names(root) if _stale(root, name)]
+    absent = [name for name in names(root) if not (root / record_path(name)).exists()]
+    chosen = only or [n for n in names(root) if not (n.startswith(GPU) and n in absent)]
+    stale = [name for name in chosen if _stale(root, name)]
     if not stale:
         print("All studies are up to date")
         return
@@ -380,7 +447,11 @@ def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]
     """The first row of each case, the longest first, so that two workers end together."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for name, record in records.items():
-        if [(row["case"], row["seed"]) for row in record["rows"]] != wanted(name):
+        made = [(row["case"], row["seed"]) for row in record["rows"]]
+        planned = wanted(name)
+        if name.startswith(GPU):
+            planned = [job for job in planned if job in made]
+        if made != planned:
             raise StudyError(f"study {name} has other cases or seeds now; run: make studies")
         for row in record["rows"]:
             found.setdefault((name, row["case"]), row)
@@ -456,12 +527,22 @@ def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> No
             "arithmetic": arithmetic(),
             "python": platform.python_version(),
             "torch": torch.__version__.partition("+")[0],
-        },
+        }
+        | (_gpu() if name.startswith(GPU) else {}),
         "text": fingerprint(python_topics()) if uses_text else None,
         "code": code,
         "rows": rows,
     }
     _write_record(name, record)
+
+
+def _gpu() -> dict[str, str]:
+    driver = Path("/proc/driver/nvidia/version")  # its first line has the number
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver": driver.read_text().partition("\n")[0] if driver.exists() else "unknown",
+        "cuda": str(torch.version.cuda),
+    }
 
 
 def _write_record(name: str, record: dict[str, Any]) -> None:
