@@ -235,13 +235,22 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch):
         ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
         ({"betas": (0.9, 1.0)}, r"betas must be at least 0 and below 1, got \(0.9, 1.0\)"),
         ({"eps": 0.0}, "eps must be positive, got 0.0"),
-        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+        ({"schedule": "linear"}, "schedule must be 'constant', 'cosine' or 'inverse_sqrt'"),
+        ({"schedule": "inverse_sqrt"}, "'inverse_sqrt' needs a warm-up"),
     ],
 )
 @pytest.mark.usefixtures("without_shape_checks")
 def test_configurations_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**{"steps": 5, "learning_rate": 0.01, **options})
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 40])
+def test_the_inverse_square_root_is_the_papers(step):
+    d_model, warmup = 512, 4
+    config = TrainingConfig(40, (d_model * warmup) ** -0.5, warmup=warmup, schedule="inverse_sqrt")
+    noam = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    assert math.isclose(config.rate(step), noam)
 
 
 @pytest.mark.parametrize("step", [0, 6])

@@ -169,9 +169,9 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _decisive(config: str) -> dict[str, Any]:
-    """The settings that the same steps depend on: a constant rate does not on their number."""
+    """The settings that the same steps depend on: only a cosine does on their number."""
     settings: dict[str, Any] = json.loads(config)
-    if settings["schedule"] == "constant":
+    if settings["schedule"] != "cosine":
         del settings["steps"]
     return settings
 

@@ -10,26 +10,29 @@ from torch import nn
 
 from attnbook.blocks import check_choice
 
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "inverse_sqrt"]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     r"""All that decides the numbers of a training, apart from the model and its data.
 
-    The learning rate grows linearly, and is constant or falls along half a cosine to a tenth:
+    The learning rate grows linearly, and then is constant, falls along half a cosine to a tenth, or
+    with the inverse square root of the step:
 
     .. math::
-        \eta_t = \eta \min\Big(1, \frac{t}{w}\Big) \qquad
-        \text{cosine, } t > w\text{:}\quad
-        \eta_t = \eta \Big(0.1 + 0.9 \cdot \tfrac12 \big(1 + \cos \pi \tfrac{t - w}{n - w}\big)\Big)
+        \eta_t = \eta \frac{t}{w}, \quad\text{then}\quad \eta, \qquad
+        \eta \Big(0.1 + 0.9 \cdot \tfrac12 \big(1 + \cos \pi \tfrac{t - w}{n - w}\big)\Big),
+        \qquad \eta \sqrt{\tfrac{w}{t}}
+
+    The last with :math:`\eta = 1/\sqrt{d_\text{model}\, w}` is the Transformer paper's ("Noam").
 
     Args:
         steps: :math:`n`, the number of updates.
         learning_rate: :math:`\eta`.
         seed: of the batches and of dropout, see :func:`attnbook.training.loop.train`.
         warmup: :math:`w`, steps over which the rate grows from 0.
-        schedule: ``"constant"`` or ``"cosine"``.
+        schedule: ``"constant"``, ``"cosine"`` or ``"inverse_sqrt"``.
         shards: batches a step, whose gradients are accumulated.
         clip: largest norm of the gradient; not clipped if None.
         weight_decay: AdamW's, on what :func:`decayed` lists. Without it, AdamW is Adam.
@@ -40,9 +43,10 @@ class TrainingConfig:
             is 0.
 
     Raises:
-        ValueError: if a number is out of its range, or the schedule is unknown.
+        ValueError: if a number is out of its range, the schedule is unknown, or it is the inverse
+            square root without a warm-up.
 
-    Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε; Loshchilov and Hutter 2017 for
+    Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε and the square root; Loshchilov and Hutter 2017 for
     the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the tenth.
 
     Example:
@@ -77,6 +81,8 @@ class TrainingConfig:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be at least 0 and below 2**64, got {self.seed}")
+        if self.schedule == "inverse_sqrt" and self.warmup < 1:
+            raise ValueError("the schedule 'inverse_sqrt' needs a warm-up: its rate is not finite")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be positive, or None for no limit, got {self.clip}")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -93,6 +99,8 @@ class TrainingConfig:
         if self.schedule == "cosine" and step > self.warmup:
             progress = (step - self.warmup) / (self.steps - self.warmup)
             return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+        if self.schedule == "inverse_sqrt" and step > self.warmup:
+            return self.learning_rate * math.sqrt(self.warmup / step)
         return self.learning_rate * min(1.0, step / self.warmup if self.warmup else 1.0)
 
     def optimizer(self, model: nn.Module) -> torch.optim.AdamW:
