@@ -8,6 +8,8 @@ try:
         shared_contexts,
     )
     from attnbook.tasks.dates import DatesTask, Phrase, readings, write_date
+    from attnbook.tasks.evaluation import token_losses
+    from attnbook.tasks.packing import Packed, document_mask, pack
     from attnbook.tasks.reversal import reversal_batch
     from attnbook.tasks.text import (
         TextTask,
@@ -24,17 +26,21 @@ except ModuleNotFoundError as error:
 __all__ = [
     "CollocationTask",
     "DatesTask",
+    "Packed",
     "Phrase",
     "TextTask",
     "accuracy",
     "bpe_tokenizer",
+    "document_mask",
     "neighbours_in",
+    "pack",
     "pointwise_information",
     "python_topics",
     "read_text",
     "readings",
     "reversal_batch",
     "shared_contexts",
+    "token_losses",
     "train",
     "word_tokenizer",
     "write_date",

@@ -46,8 +46,9 @@ class TrainingConfig:
         ValueError: if a number is out of its range, the schedule is unknown, or it is the inverse
             square root without a warm-up.
 
-    Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε and the square root; Loshchilov and Hutter 2017 for
-    the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the tenth.
+    Source: Vaswani et al. 2017, section 5.3, for Adam's β and ε and the square root; Loshchilov
+    and Hutter 2017 for the cosine and 2019 for AdamW; Hoffmann et al. 2022, figure A1, for the
+    tenth.
 
     Example:
         >>> config = TrainingConfig(steps=100, learning_rate=1e-3, warmup=10, schedule="cosine")
