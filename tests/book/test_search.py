@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ QUERIES = {
     "nan after masking a whole row": "#a-row-with-no-edge #q-nan #q-mask #a-row-with-nothing",
     "-inf or -1e9 mask": "#q-mask #q-minus #aw-masks 04_attention_weights.html#",
     "attention mask true or false": "#whose-true #q-true #q-mask",
-    "key padding mask": "padding_mask #q-mask term-padding #whose-true #q-true",
+    "key padding mask": "padding_mask #q-mask term-padding #whose-true #q-true #q-padding-masks",
     "quadratic memory cost": "#cost-a-table #q-memory #q-quadratic",
     "are attention weights explanations": "#what-the-weights-mean #q-explain",
     "attention dropout": "#dropout-on term-dropout #q-dropout",
@@ -143,15 +144,15 @@ QUERIES = {
     "my model does not learn": "not_learning.html #q-not-learning",
     "loss stuck at ln vocab": "not_learning.html# #q-first-loss #q-plateau",
     "test that attention is causal": "#q-test 12_silent_bugs.html# api/doctor",
-    "heads merged without transpose": "12_silent_bugs.html# #q-silent",
+    "heads merged without transpose": "12_silent_bugs.html# #q-silent #q-reshape",
     "batch size changes the output": "not_learning.html# #q-batch",
     "diagnose my attention": "api/doctor doctor.diagnose 12_silent_bugs.html",
     # The package
-    "load gpt2 weights huggingface": "#q-load attnbook.convert other-libraries",
+    "load gpt2 weights huggingface": "#q-load attnbook.convert other-libraries #s-load",
     "scaled_dot_product_attention": "attnbook.attention.scaled_dot_product_attention",
     "MultiHeadAttention": "attnbook.attention.MultiHeadAttention",
     "sliding window mask": "sliding_window_mask",
-    "generate text top_p temperature": "LanguageModel.generate .sample",
+    "generate text top_p temperature": "LanguageModel.generate .sample #q-lm-knobs",
     "finite differences check gradient": "finite-differences check_gradient numerical_gradient",
     # Misspelt
     "initalization of atention": "#q-init 07_initialization.html# #w-q-and-w-k",
@@ -242,6 +243,18 @@ def test_readers_words_find_the_section(ranking):
     assert missed(ranking, SURE, limit=2) == {}
 
 
+ASKED = json.loads((Path(__file__).parent / "asked.json").read_text(encoding="utf-8"))
+
+
+def test_what_people_asked_in_public_is_found_in_their_words(ranking):
+    """Threads on public pages: the question as it was asked, and where the book answers it."""
+    assert len({each["source"] for each in ASKED}) >= 80
+    wanted = QUERIES | {each["question"]: each["place"] for each in ASKED}
+    failed = missed(ranking, wanted, limit=3)
+    assert len(wanted) >= 150
+    assert len(failed) <= 0.05 * len(wanted), failed
+
+
 def test_no_query_finds_everything_and_what_is_not_there_is_not_found(ranking):
     counts = ranking.evaluate(
         "(queries) => queries.map((query) => searchBook(query, 99).results.length)",
@@ -304,7 +317,7 @@ def test_every_result_leads_to_a_target():
 
 
 def test_the_search_is_small_and_only_loaded_when_used(page, site):
-    assert len(gzip.compress(INDEX.read_bytes(), 9)) <= 260_000
+    assert len(gzip.compress(INDEX.read_bytes(), 9)) <= 290_000
     assert (HTML / "_static" / "search.js").stat().st_size <= 8_192
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
