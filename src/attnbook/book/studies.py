@@ -158,9 +158,14 @@ def study(name: str) -> Study:
     """
     root = find_root()
     path = record_path(name)
-    if name.startswith(GPU) and not (root / path).exists():
+    if waits_for_gpu(root, name):
         return Study(name, {"made": {}, "rows": []})
     return Study(name, checked_record(root, name, path))
+
+
+def waits_for_gpu(root: Path, name: str) -> bool:
+    """Whether a study has no record because none of these machines had a GPU yet."""
+    return name.startswith(GPU) and not (root / record_path(name)).exists()
 
 
 def names(root: Path) -> list[str]:
@@ -414,8 +419,7 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
             kept.
     """
     root = Path()
-    absent = [name for name in names(root) if not (root / record_path(name)).exists()]
-    chosen = only or [n for n in names(root) if not (n.startswith(GPU) and n in absent)]
+    chosen = only or [name for name in names(root) if not waits_for_gpu(root, name)]
     stale = [name for name in chosen if _stale(root, name)]
     if not stale:
         print("All studies are up to date")
