@@ -18,7 +18,7 @@ unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
-  bench mutants picture lock clean
+  bench mutants picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,14 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py
+
+wheel: .venv/installed  ## build the package as a wheel, and use it in an empty environment
+	@rm -rf _build/wheel
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/wheel .
+	@$(PYTHON) -m venv _build/wheel/env
+	@_build/wheel/env/bin/python -m pip install --quiet -c constraints.txt _build/wheel/*.whl $$(grep ^torch requirements.txt)
+	@cd _build/wheel && env/bin/python -I $(CURDIR)/tests/wheel.py
+	@ls _build/wheel/*.whl
 
 lock: .venv/installed-tests  ## write the versions now installed to constraints.txt
 	$(BIN)/pip freeze --exclude torch --exclude-editable | grep -v ' @ ' > constraints.tmp
