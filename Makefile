@@ -18,7 +18,7 @@ unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
-  bench mutants picture wheel lock clean
+  bench mutants pdf picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 	@$(BIN)/python -c 'import json; \
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
+
+pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
+	@$(BIN)/python tests/pdf.py
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py
