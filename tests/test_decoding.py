@@ -209,13 +209,15 @@ def test_what_has_no_bias_gets_none():
     assert_near(product(one, other)(x), torch.cat([one(x), other(x)], dim=1), 1e-12)
 
 
-def test_a_model_that_goes_wrong_on_its_way_is_said():
-    model = LanguageModel(dataclasses.replace(SMALL, position="learned", tied=False))
+@pytest.mark.parametrize("changes", [{}, {"n_layers": 1, "window": 2}])  # then it recovers
+def test_a_model_that_goes_wrong_on_its_way_is_said(changes):
+    config = dataclasses.replace(SMALL, position="learned", tied=False, **changes)
+    model = LanguageModel(config)
     with torch.no_grad():
         model.positions.table[5] = torch.nan
     for fused in (False, True):
         with pytest.raises(ValueError, match=r"logits must be finite, got \[nan\]"):
-            model.generate(torch.tensor([[1, 2]]), 6, fused=fused)
+            model.generate(torch.tensor([[1, 2]]), 7, fused=fused)
     assert model.generate(torch.tensor([[1, 2]]), 4, fused=True).shape == (1, 6)
 
 
