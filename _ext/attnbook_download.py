@@ -91,12 +91,12 @@ def plain(source: str, name: Callable[[str], str]) -> str:
 
 
 def _boxes(lines: list[str]) -> Iterator[str]:
-    """Admonitions and folds as quotes; the map, which a page draws, is left out."""
+    """Admonitions and folds as quotes; map and models, which a page has, are left out."""
     fence = quoted = ""
     for line in lines:
         start = re.match(r"(`{3,}|:{3,})\{([\w-]+)\} *(.*)", line)
         if not fence and start:
-            fence, quoted = start[1], "" if start[2] == "map" else "> "
+            fence, quoted = start[1], "" if start[2] in ("map", "live") else "> "
             if start[3]:
                 yield f"> **{start[3]}**\n>"
         elif fence and line.strip() == fence:

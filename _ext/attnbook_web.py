@@ -189,7 +189,8 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
     for name in UNUSED:
         path = static / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    scripts = ("*.js", "scripts/*.js", "interactive/figures.js", "bench/picture.js")
+    own = ("interactive/figures.js", "bench/picture.js", "live/dates.js", "live/tales.js")
+    scripts = ("*.js", "scripts/*.js", *own)
     for path in (path for each in scripts for path in static.glob(each)):
         used.update(re.findall(r"[\w-]+", path.read_text(encoding="utf-8")))
     if styles := getattr(app, "attnbook_styles", None):

@@ -1,36 +1,49 @@
-"""A Chromium for the tests of the pages: ``python tests/browser.py`` brings one where none is."""
+"""Browsers for the tests of the pages: ``python tests/browser.py`` brings what is missing."""
 
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
+    "firefox": ("firefox", "firefox-esr"),
+}
+PACKAGES = {"chromium": "chromium", "firefox": "firefox-esr"}
 MISSING = (
-    "no Chromium starts here and none could be installed: install Chromium or Chrome, "
-    "or set CHROMIUM=/path/to/it"
+    "a browser does not start here and could not be installed: install Chromium and Firefox, "
+    "or set CHROMIUM=/path/to/it and FIREFOX=/path/to/it"
 )
 
 
-def find_chromium() -> str | None:
-    """The first that starts; one that lacks a library is none."""
-    return next(filter(starts, candidates()), None)
+def find(kind: str) -> str | None:
+    """The first of a kind that starts; one that lacks a library is none."""
+    return next(filter(starts, candidates(kind)), None)
 
 
-def candidates() -> Iterator[str]:
-    yield from filter(None, (os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)))
-    yield playwrights_own()
+def candidates(kind: str) -> Iterator[str]:
+    yield from filter(None, (os.environ.get(kind.upper()), *map(shutil.which, NAMES[kind])))
+    yield playwrights_own(kind)
 
 
-def playwrights_own() -> str:
+def playwrights_own(kind: str) -> str:
     """Where it is, if it was installed."""
     from playwright.sync_api import sync_playwright  # half a second that most tests need not wait
 
     with sync_playwright() as playwright:
-        return playwright.chromium.executable_path
+        path: str = getattr(playwright, kind).executable_path
+        return path
+
+
+def launch(playwright: Any, kind: str, path: str) -> Any:
+    """Start it; a Firefox that is not Playwright's own speaks WebDriver BiDi."""
+    system = kind == "firefox" and path != playwright.firefox.executable_path
+    channel = {"channel": "moz-firefox"} if system else {}
+    return getattr(playwright, kind).launch(executable_path=path, **channel)
 
 
 def starts(path: str) -> bool:
@@ -40,27 +53,34 @@ def starts(path: str) -> bool:
         return False
 
 
-def installers() -> Iterator[list[str]]:
+def installers(kind: str) -> Iterator[list[str]]:
     """Commands that may bring one, the least intrusive first; the system's only as root."""
     playwright = [sys.executable, "-m", "playwright"]
-    yield [*playwright, "install", "chromium"]
+    yield [*playwright, "install", kind]
     if os.geteuid() == 0 and shutil.which("apt-get"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         yield ["apt-get", "update", "-qq"]
-        yield ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
-        yield [*playwright, "install-deps", "chromium"]  # Ubuntu's chromium needs snap
+        yield ["apt-get", "install", "-y", "-qq", "--no-install-recommends", PACKAGES[kind]]
+        yield [*playwright, "install-deps", kind]  # Ubuntu's chromium needs snap
+
+
+def bring(kind: str) -> bool:
+    """Is there one in the end?"""
+    commands = installers(kind)
+    while find(kind) is None:
+        command = next(commands, None)
+        if command is None:
+            return False
+        print(f"No {kind} for the tests of the pages, so: {' '.join(command)}", flush=True)
+        subprocess.run(command, check=False)
+    return True
 
 
 def main() -> int:
-    commands = installers()
-    while find_chromium() is None:
-        command = next(commands, None)
-        if command is None:
-            print(MISSING)
-            return 1 if os.environ.get("CI") else 0
-        print(f"No Chromium for the tests of the pages, so: {' '.join(command)}", flush=True)
-        subprocess.run(command, check=False)
-    return 0
+    missing = [kind for kind in NAMES if not bring(kind)]
+    if missing:
+        print(MISSING)
+    return 1 if missing and os.environ.get("CI") else 0
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     cases: Counter[str] = Counter()
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if {"browser", "firefox"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.browser)
         name = item.nodeid.partition("[")[0]
         if cases[name] % (113 if "tests/doctor/" in name else 5):

@@ -15,7 +15,7 @@ import yaml
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import sync_playwright
 
-from browser import find_chromium
+from browser import find
 
 ROOT = Path(__file__).parents[1]
 HTML = ROOT / "_build" / "html"
@@ -110,7 +110,7 @@ def main() -> None:
     )
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=find_chromium())
+            browser = playwright.chromium.launch(executable_path=find("chromium"))
             tab = browser.new_page(color_scheme="light")
             tab.set_default_timeout(300_000)
             tab.goto(page.as_uri())

@@ -6,13 +6,13 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from browser import find_chromium
+from browser import find
 
 PAGE = Path("_build/html/intro.html")
 PICTURE = Path("_static/page.png")
 
 with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=find_chromium())
+    browser = playwright.chromium.launch(executable_path=find("chromium"))
     page = browser.new_page(viewport={"width": 1280, "height": 820}, color_scheme="light")
     page.goto(PAGE.resolve().as_uri(), wait_until="networkidle")
     page.locator('[data-key="S,2,1"]').hover()

@@ -21,10 +21,11 @@ def write_program(path: Path, text: str = "#!/bin/sh") -> None:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without a browser and without a network: the folder is its PATH."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
-    monkeypatch.delenv("CHROMIUM", raising=False)
+    for name in ("CHROMIUM", "FIREFOX"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(browser, "playwrights_own", lambda: str(tmp_path / "own"))
+    monkeypatch.setattr(browser, "playwrights_own", lambda kind: str(tmp_path / "own"))
     for name in ("sh", "chmod"):
         (tmp_path / name).symlink_to(f"/bin/{name}")
     write_program(tmp_path / "python", "#!/bin/sh\nexit 1")
@@ -35,7 +36,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_browser_that_is_there_is_taken_and_nothing_is_installed(machine, capfd):
     write_program(machine / "chromium-browser", "#!/bin/sh\nexit 1")  # Ubuntu's, without its snap
     write_program(machine / "google-chrome")
-    assert browser.find_chromium() == str(machine / "google-chrome")
+    write_program(machine / "firefox-esr")
+    assert browser.find("chromium") == str(machine / "google-chrome")
     assert browser.main() == 0
     assert capfd.readouterr().out == ""
 
@@ -44,13 +46,13 @@ def test_browser_that_the_reader_names_is_taken_first(machine, monkeypatch):
     write_program(machine / "chromium")
     write_program(machine / "mine")
     monkeypatch.setenv("CHROMIUM", str(machine / "mine"))
-    assert browser.find_chromium() == str(machine / "mine")
+    assert browser.find("chromium") == str(machine / "mine")
 
 
 def test_playwrights_own_is_installed(machine, capfd):
     write_program(machine / "python", BRINGS.format(machine / "own"))
     assert browser.main() == 0
-    assert browser.find_chromium() == str(machine / "own")
+    assert browser.find("chromium") == str(machine / "own")
     assert "-m playwright install chromium" in capfd.readouterr().out
 
 
@@ -59,7 +61,7 @@ def test_only_root_installs_that_of_the_system(user, machine, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: user)
     write_program(machine / "apt-get", BRINGS.format(machine / "chromium"))
     assert browser.main() == 0
-    assert (browser.find_chromium() is not None) == (user == 0)
+    assert (browser.find("chromium") is not None) == (user == 0)
 
 
 @pytest.mark.parametrize("ci", ["", "true"])

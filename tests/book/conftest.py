@@ -10,24 +10,29 @@ import pytest
 from built import HTML, PAGES
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from browser import MISSING, find_chromium
+from browser import MISSING, find, launch
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str | None:
-    return find_chromium()
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str | None) -> Iterator[Browser]:
+def started(kind: str) -> Iterator[Browser]:
     assert PAGES, "run `make html` first"
-    if chromium is None:
+    path = find(kind)
+    if path is None:
         without = pytest.fail if os.environ.get("CI") else pytest.skip
         without(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium)
+        browser = launch(playwright, kind, path)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from started(os.environ.get("ATTNBOOK_BROWSER", "chromium"))
+
+
+@pytest.fixture(scope="module")
+def firefox() -> Iterator[Browser]:
+    yield from started("firefox")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

@@ -1,0 +1,78 @@
+"""``{live} name``: a model that runs in the page when a reader asks for it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from attnbook.book import live
+
+HERE = Path(live.__file__).parent
+FOLDER = "live"  # below _static
+
+
+class Live(SphinxDirective):
+    """A button that says what it loads; the model's script then takes the place of what is here."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """The content says what one can do with it."""
+        name = self.arguments[0]
+        self.env.metadata[self.env.docname]["live"] = True
+        size = sum(len(source) for source in sources(name).values()) / 1e6
+        button = (
+            f'<p><button type="button">Load the model ({size:.1f} MB)</button> '
+            "It runs in your browser, and nothing is sent anywhere.</p></div>"
+        )
+        files = " ".join(f"%STATIC%/{FOLDER}/{each}" for each in sources(name))
+        start = f'<div class="live needs-script" data-model="{name}" data-scripts="{files}">'
+        return [
+            nodes.raw("", start, format="html"),
+            *self.parse_content_to_nodes(),
+            nodes.raw("", button, format="html"),
+        ]
+
+
+def sources(name: str) -> dict[str, str]:
+    """The scripts of a model, in the order in which they are loaded."""
+    scripts = ("engine.js", f"{name}.js")
+    return {each: (HERE / each).read_text("utf-8") for each in scripts} | {
+        f"{name}-weights.js": live.weights(name)
+    }
+
+
+def write_files(app: Sphinx) -> None:
+    """Put scripts, weights and styles where pages look for them."""
+    if app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "_static" / FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    for name in live.MODELS:
+        for file, content in sources(name).items():
+            (target / file).write_text(content, "utf-8")
+    for file in ("load.js", "live.css"):
+        shutil.copy(HERE / file, target)
+
+
+def load(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load the small script on pages that have a model, and say where its files are."""
+    if "live" in app.env.metadata.get(page, {}):
+        app.add_js_file(f"{FOLDER}/load.js", loading_method="defer")
+        static = context["pathto"]("_static", 1)
+        context["body"] = context["body"].replace("%STATIC%", static)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register everything."""
+    app.add_directive("live", Live)
+    app.add_css_file(f"{FOLDER}/live.css")
+    app.connect("builder-inited", write_files)
+    app.connect("html-page-context", load)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

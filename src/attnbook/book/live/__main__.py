@@ -1,0 +1,41 @@
+"""Train models that run in the page: ``python -m attnbook.book.live dates tales``, 20 minutes."""
+
+import json
+import sys
+
+import torch
+
+from attnbook.book.live import HERE
+from attnbook.encoder_decoder import Transformer
+from attnbook.initialization import initialize
+from attnbook.models import LanguageModel, ModelConfig
+from attnbook.tasks.tales import TalesTask
+from attnbook.training import train
+from studies import dates_training, lm_text
+
+SEED = 0
+
+
+def dates() -> tuple[Transformer, dict[str, str]]:
+    """Chapter 9's reader, trained as in its studies for 1,500 steps."""
+    model = dates_training.make_model(SEED)
+    dates_training.train(model, SEED, **dates_training.CASES["longer"])
+    return model, {"characters": "".join(dates_training.task().characters)}
+
+
+def tales() -> tuple[LanguageModel, dict[str, object]]:
+    """Chapter 10's model of four layers, on tales."""
+    task = TalesTask(160)
+    config = ModelConfig(
+        task.vocab_size, norm="pre", scaled=False, position="rotary", activation="swiglu",
+        **lm_text.SIZE,
+    )  # fmt: skip
+    model = initialize(LanguageModel(config), "gpt2", generator=torch.Generator().manual_seed(SEED))
+    train(model, lambda draws: task.batch(8, draws), lm_text.training(3000, SEED, rate=3e-3))
+    return model, {"tokenizer": json.loads(task.tokenizer.to_str())}
+
+
+for name in sys.argv[1:]:
+    model, words = {"dates": dates, "tales": tales}[name]()
+    model.half().save(HERE / f"{name}.safetensors")
+    (HERE / f"{name}.json").write_text(json.dumps(words, ensure_ascii=False), "utf-8")

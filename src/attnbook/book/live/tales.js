@@ -1,0 +1,152 @@
+// The writer of tales: tokens stream after a typed beginning, each with its probability.
+live.start.tales = (element) => {
+  const MOST = 200, SHOWN = 8, PACE = 20;  // tokens; alternatives; milliseconds
+  const { weights, tokenizer } = live.files.tales;
+  const model = new live.Model(weights), pieces = new live.BytePairs(tokenizer);
+  const [BREAK] = pieces.encode("\n");  // stands before each tale, and so ends one
+  const KS = [1, 2, 3, 5, 10, 20, 50, Infinity];
+
+  element.innerHTML = `
+    <label class="live-ask">Type a beginning
+      <input type="text" maxlength="300" value="Once a sleepy fox" autocomplete="off" spellcheck="false"></label>
+    <div class="live-controls">
+      <label>Temperature <input type="range" name="temperature" min="0" max="2" step="0.05" value="0.8"><output></output></label>
+      <label>Top-k <input type="range" name="top_k" min="0" max="${KS.length - 1}" value="${KS.length - 1}"><output></output></label>
+      <label>Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
+      <button type="button" name="again">Draw again</button>
+    </div>
+    <p class="live-label" id="live-text">It writes. The darker a token, the less probable; choose one to see what else could stand there.</p>
+    <div class="live-text" role="group" aria-labelledby="live-text"></div>
+    <p class="live-said" role="status"></p>
+    <div class="live-likely"></div>`;
+  const part = (selector) => element.querySelector(selector);
+  const input = part(".live-ask input"), text = part(".live-text"), likely = part(".live-likely");
+  const knob = (name) => +part(`[name=${name}]`).value;
+  const knobs = () => ({ temperature: knob("temperature"), topK: KS[knob("top_k")], topP: knob("top_p") });
+  const told = (id) => (id === BREAK ? "the end" : pieces.decode([id]));
+
+  const cache = model.newCache(), after = [];  // logits after each token that is in the cache
+  let ids = [], given = 1, seed = 1, chosen = -1, writing = 0;
+
+  /** Read up to n tokens; what is in the cache already stays. */
+  const readTo = (n) => {
+    while (after.length < n) after.push(model.step(ids[after.length], cache));
+  };
+  /** Forget all tokens from the n-th on. */
+  const cut = (n) => {
+    ids.length = Math.min(ids.length, n);
+    after.length = Math.min(after.length, n);
+    for (const { keys, values } of cache) keys.length = values.length = after.length;
+  };
+
+  const cell = (i) => {
+    const p = live.softmax(after[i - 1])[ids[i]], span = document.createElement("span");
+    Object.assign(span, { role: "button", textContent: told(ids[i]), title: live.percent(p), tabIndex: i === 1 ? 0 : -1 });
+    span.style.setProperty("--surprise", Math.min(1, -Math.log(p) / 7).toFixed(3));
+    span.classList.toggle("live-given", i < given);
+    return span;
+  };
+  /** What could stand at place i, and what the knobs leave of it. */
+  const look = (i) => {
+    const p = live.softmax(after[i - 1]), left = live.probabilities(after[i - 1], knobs());
+    const order = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, SHOWN);
+    likely.replaceChildren(...order.map((id) => {
+      const row = document.createElement("button");
+      row.type = "button";
+      row.dataset.id = id;
+      row.classList.toggle("live-out", left[id] === 0);
+      if (id === ids[i]) row.setAttribute("aria-current", "true");
+      row.innerHTML = `<span></span><span class="live-bar" style="--part: ${p[id].toFixed(4)}"></span>
+        <span>${live.percent(p[id])}${left[id] === 0 ? ", never drawn" : `, drawn ${live.percent(left[id])}`}</span>`;
+      row.firstChild.textContent = told(id).replace(/^ /, "·");
+      return row;
+    }));
+    [...text.children].forEach((each, k) => (k === i - 1 ? each.setAttribute("aria-current", "true") : each.removeAttribute("aria-current")));
+  };
+  const says = () => {
+    const own = ids.slice(given);
+    const surprise = own.reduce((sum, id, i) => sum - Math.log(live.softmax(after[given + i - 1])[id]), 0);
+    part(".live-said").textContent = own.length
+      ? `${own.length} tokens written, ${(surprise / own.length).toFixed(2)} nats each${ids.at(-1) === BREAK ? "; the tale is over." : "."} ` +
+        (chosen > 0 ? "Below: what could stand at the chosen place. Choose another, and it goes on from there." : "")
+      : "";
+  };
+
+  /** Write until the tale ends, a token at a time, so that the page can answer in between. */
+  const write = () => {
+    clearTimeout(writing);
+    readTo(ids.length);
+    text.replaceChildren(...ids.slice(1).map((_, i) => cell(i + 1)));
+    chosen = -1;
+    likely.replaceChildren();
+    if (ids.length > 1 && ids.at(-1) === BREAK) return look(ids.length - 1);
+    const step = () => {
+      const i = ids.length, p = live.probabilities(after[i - 1], knobs());
+      ids.push(live.draw(p, live.random(1000 * seed + i)()));
+      text.append(cell(i));
+      look(i);
+      const over = ids[i] === BREAK || ids.length > MOST;
+      if (!over) readTo(i + 1);
+      else says();
+      if (!over) writing = setTimeout(step, PACE);
+    };
+    part(".live-said").textContent = "";
+    step();
+  };
+  const begin = () => {
+    const start = [BREAK, ...pieces.encode(input.value)];
+    const same = start.findIndex((id, i) => id !== ids[i]);
+    cut(same < 0 ? start.length : same);
+    ids = start;
+    given = ids.length;
+    write();
+  };
+  const choose = (i) => {
+    clearTimeout(writing);
+    chosen = i;
+    look(i);
+    says();
+    [...text.children].forEach((each, k) => (each.tabIndex = k === i - 1 ? 0 : -1));
+    text.children[i - 1].focus();
+  };
+  const turned = () => {
+    for (const name of ["temperature", "top_k", "top_p"]) {
+      const value = name === "top_k" ? KS[knob(name)] : knob(name);
+      part(`[name=${name}] + output`).textContent = value === Infinity ? "all" : name === "top_k" ? value : value.toFixed(2);
+    }
+  };
+
+  input.addEventListener("input", begin);
+  element.querySelectorAll("[type=range]").forEach((each) => each.addEventListener("input", () => {
+    turned();
+    cut(given);
+    write();
+  }));
+  part("[name=again]").addEventListener("click", () => {
+    seed += 1;
+    cut(given);
+    write();
+  });
+  text.addEventListener("click", ({ target }) => {
+    const i = [...text.children].indexOf(target) + 1;
+    if (i > 0) choose(i);
+  });
+  text.addEventListener("keydown", (event) => {
+    const i = [...text.children].indexOf(document.activeElement) + 1;
+    const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 1, End: text.children.length, Enter: i, " ": i }[event.key];
+    if (!i || !to || to > text.children.length) return;
+    event.preventDefault();
+    choose(to);
+  });
+  likely.addEventListener("click", ({ target }) => {
+    const row = target.closest("button");
+    if (!row) return;
+    const i = chosen > 0 ? chosen : ids.length - 1;
+    cut(i);
+    ids.push(+row.dataset.id);
+    given = i + 1;
+    write();
+  });
+  turned();
+  begin();
+};
