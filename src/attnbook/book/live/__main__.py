@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 
 import torch
 
@@ -11,9 +12,9 @@ from attnbook.initialization import initialize
 from attnbook.models import LanguageModel, ModelConfig
 from attnbook.tasks.tales import TalesTask
 from attnbook.training import train
-from studies import dates_training, lm_text
 
 SEED = 0
+dates_training, lm_text = map(import_module, ("studies.dates_training", "studies.lm_text"))
 
 
 def dates() -> tuple[Transformer, dict[str, str]]:
@@ -30,12 +31,13 @@ def tales() -> tuple[LanguageModel, dict[str, object]]:
         task.vocab_size, norm="pre", scaled=False, position="rotary", activation="swiglu",
         **lm_text.SIZE,
     )  # fmt: skip
-    model = initialize(LanguageModel(config), "gpt2", generator=torch.Generator().manual_seed(SEED))
-    train(model, lambda draws: task.batch(8, draws), lm_text.training(3000, SEED, rate=3e-3))
+    draws = torch.Generator().manual_seed(SEED)
+    model = initialize(LanguageModel(config), "glorot", generator=draws)
+    train(model, lambda draws: task.batch(8, draws), lm_text.training(3000, SEED, rate=2e-3))
     return model, {"tokenizer": json.loads(task.tokenizer.to_str())}
 
 
 for name in sys.argv[1:]:
-    model, words = {"dates": dates, "tales": tales}[name]()
+    model, words = globals()[name]()
     model.half().save(HERE / f"{name}.safetensors")
     (HERE / f"{name}.json").write_text(json.dumps(words, ensure_ascii=False), "utf-8")

@@ -1,0 +1,90 @@
+"""Who remembers a name? Small writers of tales, from three starts."""
+
+from functools import cache
+from random import Random
+
+import torch
+
+from attnbook import LanguageModel, ModelConfig, initialize
+from attnbook.tasks.tales import CHOICES, TalesTask, tell, tokenizer
+from attnbook.training import TrainingConfig, train
+
+STEPS, BATCH, RATE, EVERY, LENGTH = 600, 8, 1e-3, 50, 140
+CASES = {
+    "GPT-2's start": ("gpt2", 1),
+    "Glorot's start": ("glorot", 1),
+    # q and k, v and W_O multiply as they do in a model 768 wide
+    "GPT-2's start, times √6": ("gpt2", 6**0.5),
+}
+SEEDS = dict.fromkeys(CASES, 3)
+KINDS = ("name", "guest", "thing")
+
+
+def make_model(seed, scheme, factor):
+    config = ModelConfig(
+        tokenizer().get_vocab_size(), 128, 4, 2, norm="pre", scaled=False,
+        position="rotary", activation="swiglu",
+    )  # fmt: skip
+    draws = torch.Generator().manual_seed(seed)
+    model = initialize(LanguageModel(config), scheme, generator=draws)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "blocks" in name and weight.ndim == 2:
+                weight *= factor
+    return model
+
+
+@cache
+def examined():
+    """New tales, and where each kind of word is said again."""
+    random = Random(2**20)
+    line = tokenizer().encode("\n").ids
+    rows = [
+        line + tokenizer().encode(tell(random).text).ids + line
+        for _ in range(60)
+    ]
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + line * (longest - len(row)) for row in rows])
+    again = {}
+    for kind in KINDS:
+        first = {
+            tokenizer().encode(f" {option[kind]}").ids[0]
+            for option in CHOICES[kind]
+        }
+        said = torch.isin(ids[:, 1:], torch.tensor(sorted(first)))
+        again[kind] = said & (said.cumsum(1) > 1)
+    return ids[:, :-1], ids[:, 1:], again
+
+
+@torch.no_grad()
+def forgetting(model):
+    """Loss of a word that was said before, by kind."""
+    ids, targets, again = examined()
+    log_p = model(ids).log_softmax(-1).gather(2, targets[..., None])[..., 0]
+    return {kind: -log_p[at].mean().item() for kind, at in again.items()}
+
+
+def run(seed, case, steps=STEPS):
+    model, task = make_model(seed, *CASES[case]), TalesTask(LENGTH)
+    curve = []
+
+    def look(model):
+        curve.append(forgetting(model))
+        return 0.0
+
+    config = TrainingConfig(
+        STEPS, RATE, seed, warmup=100, schedule="cosine", clip=1.0,
+        weight_decay=0.1, betas=(0.9, 0.95), eps=1e-8,
+    )  # fmt: skip
+    history = train(
+        model, lambda draws: task.batch(BATCH, draws), config,
+        evaluate=look, evaluate_every=EVERY,
+        stop=lambda history: len(history.losses) == steps,
+    )  # fmt: skip
+    if steps < STEPS:  # the first of them, as a replay
+        return {"first losses": history.losses}
+    return {
+        "first losses": history.losses[:10],
+        "steps": list(range(EVERY, STEPS + 1, EVERY)),
+        **{kind: [each[kind] for each in curve] for kind in KINDS},
+    }
