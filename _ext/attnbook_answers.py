@@ -20,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx_design.dropdown import dropdown_main
 
+from attnbook.book.build import chapters
 from attnbook_evidence import LEDGER, ancestor, claim_line
 from attnbook_pages import themed_svg
 from attnbook_search import JOIN, prose, title_of
@@ -43,31 +44,44 @@ class Figure(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A question of the index."""
+    """A question of the index, which is resolved for HTML."""
 
     asked: nodes.section
     shown: list[nodes.Node]  # between answer and fold: a picture, or lines of code
     fold: dropdown_main  # "How we know"
-    # As text:
-    question: str
-    answer: str
+
+    @property
+    def label(self) -> str:
+        """On the index."""
+        return str(self.asked["ids"][-1])
 
     @property
     def name(self) -> str:
-        """Of its page: its label without ``q-``."""
-        return str(self.asked["ids"][-1]).removeprefix("q-")
+        """Of its page."""
+        return self.label.removeprefix("q-")
+
+    @property
+    def question(self) -> str:
+        """As text."""
+        return title_of(self.asked).replace(JOIN, "")
 
 
 def entries(part: nodes.Element) -> list[Entry]:
-    """The questions in a part of the index, which is resolved for HTML."""
+    """The questions in a part of the index."""
     found = []
     for section in part.findall(nodes.section):
         fold = next((each for each in section.children if isinstance(each, dropdown_main)), None)
         if fold:
-            _, answer, *shown = section.children[: section.index(fold)]
-            texts = (text.replace(JOIN, "") for text in (title_of(section), prose([answer])))
-            found.append(Entry(section, shown, fold, *texts))
+            found.append(Entry(section, section.children[2 : section.index(fold)], fold))
     return found
+
+
+def answers(env: BuildEnvironment) -> dict[str, str]:
+    """The answers by their labels, as text. Where links to claims are drawn, theirs is lost."""
+    return {
+        section["ids"][-1]: prose([section[1]]).replace(JOIN, "")
+        for section in env.get_doctree(INDEX).findall(nodes.section)
+    }
 
 
 def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -88,31 +102,32 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     # Beside all these pages the contents of the book are the same, and take long to make.
     contents = cache(partial(app.builder._get_local_toctree, f"{FOLDER}/"))  # type: ignore[attr-defined]
     imports = next(index.findall(nodes.literal_block)).astext()
-    figures = figures_beside_claims(app.env)
+    figures, texts = figures_beside_claims(app.env), answers(app.env)
     whole = next(index.findall(nodes.section))
     for topic in [part for part in whole.children if isinstance(part, nodes.section)]:
         group = entries(topic)
         for i, entry in enumerate(group):
-            chapters = chapters_of(app, entry.fold)
+            linked = chapters_of(app, entry.asked)
             beside = (group[i + 1 :] + group[:i])[:NEIGHBOURS]
-            read_on = chapters | {f"#q-{each.name}": heading(app, each.asked[0]) for each in beside}
-            says = html.escape(first_sentences(entry.answer))
+            read_on = linked | {f"#q-{each.name}": heading(app, each.asked[0]) for each in beside}
+            answer = texts[entry.label]
+            says = html.escape(first_sentences(answer))
             context = {
                 "toctree": contents,
                 "title": html.escape(entry.question),
                 "metatags": f'<meta content="{says}" name="description" />',
-                "pictured": f"chapters/{Path(next(iter(chapters))).stem}",
-                "structured": structured(entry),
+                "pictured": f"chapters/{Path(next(iter(linked))).stem}",
+                "structured": structured(entry.question, answer),
                 "body": body(app, entry, topic, read_on, imports, figures),
             }
             yield f"{FOLDER}/{entry.name}", context, "page.html"
 
 
-def structured(entry: Entry) -> dict[str, Any]:
-    """The question and its answer for machines, as schema.org has them."""
-    answer = {"@type": "Answer", "text": entry.answer}
-    question = {"@type": "Question", "name": entry.question, "acceptedAnswer": answer}
-    return {"@context": "https://schema.org", "@type": "FAQPage", "mainEntity": [question]}
+def structured(question: str, answer: str) -> dict[str, Any]:
+    """A question and its answer for machines, as schema.org has them."""
+    accepted = {"@type": "Answer", "text": answer}
+    entity = {"@type": "Question", "name": question, "acceptedAnswer": accepted}
+    return {"@context": "https://schema.org", "@type": "FAQPage", "mainEntity": [entity]}
 
 
 def first_sentences(text: str) -> str:
@@ -125,17 +140,15 @@ def first_sentences(text: str) -> str:
     return first
 
 
-def chapters_of(app: Sphinx, fold: nodes.Element) -> dict[str, str]:
-    """The pages that a fold links to, and their titles."""
-    found: dict[str, str] = {}
-    for link in fold.findall(nodes.reference):
-        page = str(link.get("refuri", "")).partition("#")[0]
-        docname = f"chapters/{page.removesuffix('.html')}"
-        if link.get("internal") and docname in app.env.titles:
-            number = app.env.toc_secnumbers.get(docname, {}).get("", ())
-            title = heading(app, app.env.titles[docname])
-            found[page] = "".join(f"{n}. " for n in number) + title
-    return dict(sorted(found.items()))
+def chapters_of(app: Sphinx, asked: nodes.section) -> dict[str, str]:
+    """The chapters that an entry links to, and their titles with their numbers."""
+    pages = {
+        app.builder.get_relative_uri(INDEX, path.with_suffix("").as_posix()): title
+        for path in chapters()
+        if (title := app.env.titles.get(path.with_suffix("").as_posix()))
+    }
+    linked = {link.get("refuri", "").partition("#")[0] for link in asked.findall(nodes.reference)}
+    return {page: heading(app, title) for page, title in pages.items() if page in linked}
 
 
 def heading(app: Sphinx, title: nodes.Node) -> str:
@@ -221,8 +234,8 @@ def figures_beside_claims(env: BuildEnvironment) -> dict[str, Figure]:
         for image in (doctree := env.get_doctree(docname)).findall(nodes.image):
             figure = ancestor(image, nodes.figure)
             svg = Path(env.srcdir) / image["uri"]
-            moves = "alt" not in image
-            if figure and svg.suffix == ".svg" and not moves and svg.stat().st_size <= LARGEST:
+            still = "alt" in image  # figures that move bring their own
+            if figure and svg.suffix == ".svg" and still and svg.stat().st_size <= LARGEST:
                 anchor = figure["ids"][0]
                 number = env.toc_fignumbers[docname]["figure"][anchor]
                 caption = prose(figure.findall(nodes.caption)).replace(JOIN, "")

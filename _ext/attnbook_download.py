@@ -169,7 +169,7 @@ def say_what_runs(
     ]
     archive = context["pathto"](f"{FOLDER}.zip", 1)
     lines = {
-        "In this page": f"{', '.join(working)}. Its code runs elsewhere." if working else "",
+        "In this page": f"{', '.join(working)}; no code." if working else "",
         "In JupyterLab": f"all cells, in {max(1, round(seconds))} s, and checks of what you write. "
         f'Download <a href="{archive}" download>the whole folder</a>, unpack it, and in it run '
         "<code>make notebooks</code>.",
