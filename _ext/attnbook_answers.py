@@ -9,7 +9,7 @@ import ast
 import html
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -223,31 +223,37 @@ def claims(env: BuildEnvironment, labels: Sequence[str]) -> str:
     )
     count = f"{len(labels)} claim{'s' * (len(labels) != 1)}"
     summary = f"<summary>The measurements behind these numbers <span>{count}</span></summary>"
-    return f'<details class="fold claims">{summary}<ul>{lines}</ul></details>' if labels else ""
+    return f'<details class="aside claims">{summary}<ul>{lines}</ul></details>' if labels else ""
 
 
 def figures_beside_claims(env: BuildEnvironment) -> dict[str, Figure]:
-    """For each claim, the first figure of its section that does not move, where there is one."""
+    """For each claim, the nearest figure of its section that does not move, where there is one."""
     found: dict[str, Figure] = {}
     for docname in env.attnbook_ledger:  # type: ignore[attr-defined]
-        inside: dict[nodes.Node | None, Figure] = {}
-        for image in (doctree := env.get_doctree(docname)).findall(nodes.image):
-            figure = ancestor(image, nodes.figure)
-            svg = Path(env.srcdir) / image["uri"]
-            still = "alt" in image  # figures that move bring their own
-            if figure and svg.suffix == ".svg" and still and svg.stat().st_size <= LARGEST:
-                anchor = figure["ids"][0]
-                number = env.toc_fignumbers[docname]["figure"][anchor]
-                caption = prose(figure.findall(nodes.caption)).replace(JOIN, "")
-                inside.setdefault(
-                    ancestor(image, nodes.section),
-                    Figure(docname, anchor, number, svg, image["alt"], caption),
-                )
-        for raw in doctree.findall(nodes.raw):
-            for label in re.findall(r'^<div class="claim" id="claim-([^"]+)"', raw.astext()):
-                if drawn := inside.get(ancestor(raw, nodes.section)):
-                    found[label] = drawn
+        figures: dict[Any, dict[int, Figure]] = defaultdict(dict)  # by section and place
+        stated: list[tuple[Any, int, str]] = []
+        for place, node in enumerate(env.get_doctree(docname).findall()):
+            if isinstance(node, nodes.image) and (drawn := still_figure(env, docname, node)):
+                figures[ancestor(node, nodes.section)][place] = drawn
+            elif isinstance(node, nodes.raw):
+                for label in re.findall(r'^<div class="claim" id="claim-([^"]+)"', node.astext()):
+                    stated.append((ancestor(node, nodes.section), place, label))
+        for section, place, label in stated:
+            near = [(abs(at - place), figure) for at, figure in figures[section].items()]
+            if near:
+                found[label] = min(near)[1]
     return found
+
+
+def still_figure(env: BuildEnvironment, docname: str, image: nodes.image) -> Figure | None:
+    """The figure around a drawing; none if it moves, which brings its own words, or is large."""
+    figure, svg = ancestor(image, nodes.figure), Path(env.srcdir) / image["uri"]
+    if not figure or "alt" not in image or svg.suffix != ".svg" or svg.stat().st_size > LARGEST:
+        return None
+    anchor = figure["ids"][0]
+    number = env.toc_fignumbers[docname]["figure"][anchor]
+    caption = prose(figure.findall(nodes.caption)).replace(JOIN, "")
+    return Figure(docname, anchor, number, svg, image["alt"], caption)
 
 
 def drawing(app: Sphinx, labels: Sequence[str], figures: dict[str, Figure]) -> str:

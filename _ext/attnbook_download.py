@@ -186,7 +186,7 @@ def say_what_runs(
         for name, url in launching.items()
     )
     items = "".join(f"<li><strong>{k}</strong>: {v}</li>" for k, v in lines.items() if v)
-    fold = f'<details class="fold"><summary>What runs where</summary><ul>{items}</ul></details>'
+    fold = f'<details class="aside"><summary>What runs where</summary><ul>{items}</ul></details>'
     context["body"] = body.replace(needs[0], needs[0] + fold, 1)
 
 

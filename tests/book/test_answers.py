@@ -116,7 +116,7 @@ def test_a_description_ends_with_a_sentence():
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_says_what_runs_where(path):
     page = parsed(f"chapters/{path.stem}.html")
-    (fold,) = [each for each in page.select("details.fold") if "What runs where" in each.text]
+    (fold,) = page.select("details.aside")
     assert fold.find_previous_sibling().select(".needs")
     lines = {line.strong.text: line.text for line in fold.select("li")}
     moving, exercises = len(page.select("div.interactive")), len(page.select("div.exercise"))
@@ -140,7 +140,7 @@ import math
 ## Topic
 
 (q-why)=
-### Why so "few"?
+### Why `"few"`?
 
 Because two do. A third says less.
 
@@ -228,14 +228,14 @@ def test_without_an_address_a_page_says_none():
 
 def test_quotes_of_a_question_do_not_end_its_title(published):
     found = head(published, "questions/why.html")
-    assert found.select_one("meta[property='og:title']")["content"] == "Why so “few”?"
-    assert said(found) == ("Why so “few”?", "Because two do. A third says less.")
+    assert found.select_one("meta[property='og:title']")["content"] == 'Why "few"?'
+    assert said(found) == ('Why "few"?', "Because two do. A third says less.")
 
 
 def test_with_a_repository_a_chapter_launches_elsewhere(published):
     (line,) = [
         line
-        for line in parsed(str(published / "chapters/01_one.html")).select("details.fold li")
+        for line in parsed(str(published / "chapters/01_one.html")).select("details.aside li")
         if "Colab" in line.text
     ]
     assert line.strong.text == "In Binder or Colab"
