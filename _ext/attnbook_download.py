@@ -1,15 +1,18 @@
-"""What readers take away: notebooks that say how to run them, and the book's whole folder.
+"""What readers take away and what runs where: notebooks, the book's whole folder, a chapter's note.
 
 The notebooks of the repository hold MyST's roles and directives, which Jupyter shows as source.
 What is downloaded from a page is plain Markdown.
 """
 
+import html
 import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from docutils import nodes
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from pybtex.database import parse_file
 from pybtex.richtext import Text
@@ -17,6 +20,8 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 from attnbook import __version__
+from attnbook.book.build import executed
+from attnbook_evidence import COUNTS
 
 FOLDER = "attention-measured"
 """Name of the folder, and of the archive beside the first page."""
@@ -32,6 +37,19 @@ CHECK = """\
 from attnbook.book.code import find_root
 
 find_root()"""
+
+# What works on a page: a mark of it in the markup, one of it and several of it in words.
+WORKING = {
+    'class="bench ': ("the model of three words", ""),
+    'class="interactive"': ("a figure that moves", "{} figures that move"),
+    'class="exercise ': ("an exercise", "{} exercises with hints and solutions"),
+}
+# Where the theme has a button for it: what to run first.
+ELSEWHERE = {
+    "Colab": "after <code>!git clone --depth 1 {} book && pip install -e 'book[tasks]'</code>, a "
+    "restart of the session, and <code>%cd book/chapters</code>",
+    "Binder": "after <code>%pip install -e ..</code> and a restart of the kernel",
+}
 
 
 def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
@@ -137,9 +155,45 @@ def offer_launches(app: Sphinx, config: Config) -> None:
         config.html_theme_options["launch_buttons"] = {}
 
 
+def say_what_runs(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Below what a chapter needs, folded: what works in the page, in JupyterLab and elsewhere."""
+    needs = re.search(r'<p><span class="needs">.*?</p>', context.get("body", ""))
+    if not needs:
+        return
+    body, seconds = context["body"], executed()[Path(page).name]["seconds"]
+    counts = {words: body.count(mark) for mark, words in WORKING.items()}
+    working = [
+        several.format(COUNTS[n]) if n > 1 else one for (one, several), n in counts.items() if n
+    ]
+    archive = context["pathto"](f"{FOLDER}.zip", 1)
+    lines = {
+        "In this page": f"{', '.join(working)}; no code." if working else "",
+        "In JupyterLab": f"all cells, in {max(1, round(seconds))} s, and checks of what you write. "
+        f'Download <a href="{archive}" download>the whole folder</a>, unpack it, and in it run '
+        "<code>make notebooks</code>.",
+    }
+    launching = {
+        button["text"]: button["url"]
+        for group in context["header_buttons"]
+        for button in group.get("buttons", [])
+        if button.get("text") in ELSEWHERE
+    }
+    repository = html.escape(app.config.html_theme_options.get("repository_url", ""))
+    lines[f"In {' or '.join(launching)}"] = "; ".join(
+        f'<a href="{html.escape(url)}">{name}</a>, {ELSEWHERE[name].format(repository)}'
+        for name, url in launching.items()
+    )
+    items = "".join(f"<li><strong>{k}</strong>: {v}</li>" for k, v in lines.items() if v)
+    fold = f'<details class="aside"><summary>What runs where</summary><ul>{items}</ul></details>'
+    context["body"] = body.replace(needs[0], needs[0] + fold, 1)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
     app.connect("config-inited", offer_launches)
+    app.connect("html-page-context", say_what_runs, priority=700)  # when its buttons are known
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_archive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -153,18 +153,19 @@ class ClaimLinks(SphinxTransform):
 
 def columns_of(link: nodes.Node) -> tuple[str, str]:
     """What the column of a link in a table is called, and the other columns that hold claims."""
-    entry, table = _ancestor(link, nodes.entry), _ancestor(link, nodes.table)
+    entry, table = ancestor(link, nodes.entry), ancestor(link, nodes.table)
     if entry is None or table is None:
         return "", ""
     links = [each for each in table.findall(nodes.reference) if _names_a_claim(each)]
-    cells = [cell for each in links if (cell := _ancestor(each, nodes.entry))]
+    cells = [cell for each in links if (cell := ancestor(each, nodes.entry))]
     columns = {cell.parent.index(cell) for cell in cells} | {at := entry.parent.index(entry)}
     head = next(iter(table.findall(nodes.thead)))[0]
     names = [cell.astext() for cell in head.children]
     return names[at], ", ".join(names[i] for i in sorted(columns - {at}))
 
 
-def _ancestor(node: nodes.Node | None, kind: type[nodes.Element]) -> nodes.Element | None:
+def ancestor(node: nodes.Node | None, kind: type[nodes.Element]) -> nodes.Element | None:
+    """The node itself or the nearest around it of a kind."""
     while node is not None and not isinstance(node, kind):
         node = node.parent
     return node

@@ -4,9 +4,11 @@ One stylesheet of what is used, no script that the reader waits for, a head that
 is, and markup that browsers and screen readers agree on.
 """
 
+import base64
 import datetime
 import hashlib
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -94,6 +96,10 @@ def head(
     context["title"] = context.get("title") or "Search"
     context["baseurl"] = base_address(app)
     context["book"], context["book_date"] = about(app)
+    if page == app.config.root_doc:
+        context["structured"] = context["book"]
+    if context["baseurl"]:
+        context["picture"] = picture(app, context.get("pictured", page))
     sheets = sorted(context["css_files"], key=lambda sheet: sheet.priority)
     styles = [str(sheet.filename) for sheet in sheets]
     context["site_css"] = note_styles(app, styles)
@@ -128,6 +134,20 @@ def base_address(app: Sphinx) -> str:
     """Where the pages will be, with a slash at the end; empty if nobody has said so."""
     base: str = app.config.html_baseurl
     return f"{base.rstrip('/')}/" if base else ""
+
+
+def picture(app: Sphinx, docname: str) -> str:
+    """What a link to the page shows: the first PNG that its notebook has, or the book's picture."""
+    notebook = Path(app.srcdir) / f"{docname}.ipynb"
+    cells = json.loads(notebook.read_text("utf-8"))["cells"] if notebook.exists() else []
+    outputs = (output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
+    png = next((data["image/png"] for data in outputs if "image/png" in data), None)
+    if png is None:
+        return "_static/card.png"
+    target = Path(app.outdir) / "_static" / "og" / f"{notebook.stem}.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(base64.b64decode("".join(png)))
+    return target.relative_to(app.outdir).as_posix()
 
 
 def about(app: Sphinx) -> tuple[dict[str, Any], str]:

@@ -14,11 +14,14 @@ CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
 HTML = ROOT / "_build" / "html"
 # The pages by their addresses in the book; index.html is the first.
-PAGES = [
+EVERY_PAGE = [
     path.relative_to(HTML).as_posix()
     for path in sorted(HTML.rglob("*.html"))
     if "_static" not in path.parts and path != HTML / "index.html"
 ]
+# Pages of questions are of one kind: where to look takes long, three stand for them.
+ANSWERS = [page for page in EVERY_PAGE if page.startswith("questions/")]
+PAGES = [page for page in EVERY_PAGE if page not in ANSWERS or page in ANSWERS[::80]]
 WRITTEN = [page for page in PAGES if page == "intro.html" or page.startswith("chapters/")]
 
 

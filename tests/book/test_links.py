@@ -3,7 +3,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
-from built import HTML, PAGES, parsed
+from built import EVERY_PAGE, HTML, parsed
 
 
 @cache
@@ -12,10 +12,10 @@ def ids(path: Path) -> list[str]:
 
 
 def test_the_book_is_built():
-    assert PAGES, "run `make html` first"
+    assert EVERY_PAGE, "run `make html` first"
 
 
-@pytest.mark.parametrize("page", ["index.html", *PAGES])
+@pytest.mark.parametrize("page", ["index.html", *EVERY_PAGE])
 def test_everything_that_a_page_refers_to_exists_once(page):
     path = HTML / page
     broken = []

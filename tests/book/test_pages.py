@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
 import pytest
-from built import CHAPTERS, HTML, NUMBERED, PAGES, WRITTEN, parsed, violations
+from built import ANSWERS, CHAPTERS, HTML, NUMBERED, PAGES, WRITTEN, parsed, violations
 from playwright.sync_api import Browser, BrowserContext, Page, Response
 
 SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
@@ -234,7 +234,7 @@ def test_axe_finds_nothing(visit):
     assert not visit.by_axe or violations(visit.page) == []
 
 
-@pytest.mark.parametrize("name", [*TYPICAL, f"chapters/{CHAPTERS[1].stem}.html"])
+@pytest.mark.parametrize("name", [*TYPICAL, f"chapters/{CHAPTERS[1].stem}.html", *ANSWERS[:1]])
 def test_pages_work_from_disk(name, page):
     visit = Visit(page, "light")
     visit.open((HTML / name).as_uri())

@@ -7,7 +7,18 @@ import re
 import numpy as np
 import pytest
 import yaml
-from built import CHAPTERS, HTML, NUMBERED, PAGES, ROOT, WRITTEN, parsed, violations, without
+from built import (
+    CHAPTERS,
+    EVERY_PAGE,
+    HTML,
+    NUMBERED,
+    PAGES,
+    ROOT,
+    WRITTEN,
+    parsed,
+    violations,
+    without,
+)
 from contrast import contrast
 from numpy.typing import NDArray
 from playwright.sync_api import expect
@@ -61,7 +72,7 @@ def test_markup_is_valid_where_it_was_not(page):
     assert len(found.select("meta[name=viewport]")) == 1
 
 
-@pytest.mark.parametrize("page", ["index.html", *PAGES])
+@pytest.mark.parametrize("page", ["index.html", *EVERY_PAGE])
 def test_page_says_what_it_is(page):
     found = parsed(page)
     (words,) = found.select("meta[name=description]")
