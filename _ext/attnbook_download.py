@@ -42,6 +42,7 @@ find_root()"""
 WORKING = {
     'class="bench ': ("the model of three words", ""),
     'class="interactive"': ("a figure that moves", "{} figures that move"),
+    'class="live ': ("a model to load", ""),
     'class="exercise ': ("an exercise", "{} exercises with hints and solutions"),
 }
 # Where the theme has a button for it: what to run first.

@@ -48,7 +48,7 @@ def sources(name: str) -> dict[str, str]:
 
 def write_files(app: Sphinx) -> None:
     """Put scripts, weights and styles where pages look for them."""
-    if app.builder.format != "html":
+    if app.builder.name != "html":
         return
     target = Path(app.outdir) / "_static" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
