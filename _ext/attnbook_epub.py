@@ -15,20 +15,40 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.builders.epub3 import Epub3Builder
 from sphinx.config import Config
+from tinycss2 import parse_stylesheet, serialize
 
 from attnbook import __version__
+from attnbook.book import bench
 from attnbook.book.colours import COLOURS
 
 LEFT_OUT = (
     "script, button, form, .margin-mark, .headerlink, .visually-hidden, [data-stage-read], "
     ".bench-controls, .bench-step, .bench-evidence, .bench-line, .collected-choice, nav, "
-    ".formula text"
+    ".formula text, .attention-map > :not(details)"
 )
 # HTML does not mind the case of these, XML does.
 CASED = ("viewBox", "preserveAspectRatio", "clipPath", "patternUnits", "patternTransform")
 CASES = {name.lower(): name for name in CASED}
 PLAIN = re.compile(r"data-|aria-roledescription|tabindex")
 """Attributes that only scripts need, or that EPUB does not know."""
+
+
+def spelled(rule: str) -> str:
+    """A rule with ``:is(a, b)`` spelled out, which EPUB does not know."""
+    selectors, _, styles = rule.partition("{")
+    while several := re.search(r":is\(([^()]*)\)", selectors):
+        each = (selectors.replace(several[0], name.strip()) for name in several[1].split(","))
+        selectors = ", ".join(each)
+    return f"{selectors}{{{styles}"
+
+
+# How the drawing of the bench looks.
+BENCH = "\n".join(
+    spelled(rule.serialize())
+    for rule in parse_stylesheet((Path(bench.__file__).parent / "bench.css").read_text("utf-8"))
+    if rule.type == "qualified-rule"
+    and re.match(r"\.bench-picture(?!.*:focus)", serialize(rule.prelude))
+)
 
 
 class Epub(Epub3Builder):
@@ -88,6 +108,12 @@ def write(
     for hint in soup.select("div.admonition.dropdown"):
         hint.name = "details"
         hint.find(class_="admonition-title").name = "summary"  # type: ignore[union-attr]
+    # What only styles make a picture is said in words.
+    for bar in soup.select(".bar"):
+        bar.replace_with(": ")
+    for cells in soup.select(".cells[aria-label]"):
+        cells.string = str(cells["aria-label"])
+        cells.attrs = {}
     for link in soup.select("a[href]"):
         lead(app, page, link)
     for below in soup.select("figcaption ~ *"):  # a caption has to be the last
@@ -110,9 +136,15 @@ def write(
             space["d"] = "M0 0"
         for text in drawing.select("[paint-order]"):
             text["style"] = f"paint-order: {text.attrs.pop('paint-order')}"
-    light = re.compile(r"var\(--([\w-]+)\)")
-    context["body"] = light.sub(lambda name: COLOURS[name[1]][0], soup.decode(formatter="minimal"))
+    context["body"] = in_light(soup.decode(formatter="minimal"))
+    context["styles"] = in_light(BENCH) if soup.select_one(".bench-picture") else ""
     return "epub.html"
+
+
+def in_light(text: str) -> str:
+    """With the colours of light pages in place of variables, which few e-readers know."""
+    names = "|".join(COLOURS)
+    return re.sub(rf"var\(--({names})(?:,[^)]*)?\)", lambda name: COLOURS[name[1]][0], text)
 
 
 def lead(app: Sphinx, page: str, link: Tag) -> None:

@@ -13,6 +13,7 @@ from attnbook.book.build import BUILD, EPUB, write_epub
 
 pytestmark = pytest.mark.slow
 XHTML = "{http://www.w3.org/1999/xhtml}"
+BENCHES = {"intro.xhtml", *(f"chapters/{path.stem}.xhtml" for path in NUMBERED)}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -43,7 +44,10 @@ def test_the_contents_name_all_chapters(pages):
 def test_pages_need_no_script_and_no_variables(pages):
     for name, page in pages.items():
         assert list(page.iter(f"{XHTML}script")) == list(page.iter(f"{XHTML}button")) == []
-        assert "var(--" not in ElementTree.tostring(page, "unicode"), name
+        # The bench alone has its colours by class, which comes to black where it is not known.
+        known = {"var(--own)"} if name in BENCHES else set()
+        text = ElementTree.tostring(page, "unicode")
+        assert {*re.findall(r"var\([^)]*\)", text)} <= known, name
 
 
 def test_figures_are_there_in_words_and_formulas_are_drawn(pages):
