@@ -47,7 +47,7 @@ def test_pages_need_no_script_and_no_variables(pages):
         # The bench alone has its colours by class, which comes to black where it is not known.
         known = {"var(--own)"} if name in BENCHES else set()
         text = ElementTree.tostring(page, "unicode")
-        assert {*re.findall(r"var\([^)]*\)", text)} <= known, name
+        assert {*re.findall(r"var\(--[^)]*\)", text)} <= known, name
 
 
 def test_figures_are_there_in_words_and_formulas_are_drawn(pages):
