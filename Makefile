@@ -18,7 +18,7 @@ unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
-  bench mutants pdf picture wheel lock clean
+  bench mutants pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
 	@$(BIN)/python tests/pdf.py
+
+epub: .venv/installed  ## build the book for e-readers, executing nothing
+	@$(BUILD) epub
+
+slides: html  ## make a deck of slides of each chapter
+	@$(BIN)/python -m attnbook.book.slides
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py

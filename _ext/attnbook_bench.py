@@ -217,7 +217,7 @@ def controls(names: Sequence[str], settings: Mapping[str, Any]) -> str:
 
 def write_files(app: Sphinx) -> None:
     """Put scripts and colours where pages look for them."""
-    if app.builder.format != "html":
+    if app.builder.name != "html":
         return
     target = Path(app.outdir) / "_static" / FOLDER
     target.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ ELSEWHERE = {
 
 def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
     """Replace the notebooks that the pages offer by ones that can be read and run by themselves."""
-    if exception is not None or app.builder.format != "html":
+    if exception is not None or app.builder.name != "html":
         return
     named = names(Path(app.srcdir) / "chapters" / "references.bib")
     address = f"{app.config.html_baseurl.rstrip('/')}/{FOLDER}.zip"
@@ -128,7 +128,7 @@ def _boxes(lines: list[str]) -> Iterator[str]:
 
 def write_archive(app: Sphinx, exception: Exception | None) -> None:
     """Put the book's folder beside the pages: all that is needed to run and to build it."""
-    if exception is not None or app.builder.format != "html":
+    if exception is not None or app.builder.name != "html":
         return
     root = Path(app.srcdir)
     with zipfile.ZipFile(Path(app.outdir) / f"{FOLDER}.zip", "w", zipfile.ZIP_DEFLATED) as archive:

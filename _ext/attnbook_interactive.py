@@ -20,7 +20,7 @@ SCRIPT = f"{FOLDER}/figures.js"
 
 def write_files(app: Sphinx) -> None:
     """Put scripts and styles where pages that have a figure look for them."""
-    if app.builder.format != "html":
+    if app.builder.name != "html":
         return
     target = Path(app.outdir) / "_static" / FOLDER
     target.mkdir(parents=True, exist_ok=True)

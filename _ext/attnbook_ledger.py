@@ -88,7 +88,7 @@ def row(claim: Claim, page: str, n_columns: int) -> str:
 
 def write_files(app: Sphinx, exception: Exception | None) -> None:
     """Put the ledger beside the pages, as CSV and JSON."""
-    if exception is not None or app.builder.format != "html":
+    if exception is not None or app.builder.name != "html":
         return
     ledger: dict[str, list[Claim]] = app.env.attnbook_ledger  # type: ignore[attr-defined]
     rows = [

@@ -305,7 +305,7 @@ def synonyms(found: Iterable[Unit]) -> list[list[str]]:
 
 def write_search(app: Sphinx, exception: Exception | None) -> None:
     """Write the one script that a search loads."""
-    if exception is not None or app.builder.format != "html":
+    if exception is not None or app.builder.name != "html":
         return
     found = list(units(app.env))
     data = f"const UNITS = {_js(found)};\nconst SYNONYMS = {_js(synonyms(found))};\n"

@@ -198,7 +198,7 @@ def note_styles(app: Sphinx, files: Sequence[str]) -> str:
 
 def finish(app: Sphinx, exception: Exception | None) -> None:
     """Shorten the stylesheet to what the pages use; write what only a whole site has."""
-    if exception is not None or app.builder.format != "html":
+    if exception is not None or app.builder.name != "html":
         return
     out, static = Path(app.outdir), Path(app.outdir) / "_static"
     pages = sorted(path for path in out.rglob("*.html") if "_static" not in path.parts)

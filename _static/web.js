@@ -1,12 +1,38 @@
-// Paper is light; the theme button says its state; the contents mark the section being read.
+// Paper is light, and its links are notes; the theme button says its state; the contents mark the
+// section being read.
 {
   const root = document.documentElement;
+
+  // What a link of the main path leads to, in words: a work, an address, or a page that has one.
+  const says = (link) => {
+    if (link.title && link.matches(".internal")) return link.title;
+    const home = document.querySelector("link[rel=canonical]")?.href;
+    const address = link.matches(".external") ? link.href : home && new URL(link.getAttribute("href"), home).href;
+    return address?.split("#")[0] !== home ? address : "";
+  };
+  const note = () => {
+    const notes = document.createElement("ol"), known = [];
+    notes.className = "link-notes";
+    for (const link of document.querySelectorAll(".bd-article a.reference:not(.claim-link, .headerlink, nav *)")) {
+      const words = says(link);
+      if (!words || link.textContent === words || link.closest("details:not([open])")) continue;
+      if (!known.includes(words)) {
+        known.push(words);
+        notes.append(Object.assign(document.createElement("li"), { textContent: words }));
+      }
+      link.insertAdjacentHTML("afterend", `<sup class="link-note">${known.indexOf(words) + 1}</sup>`);
+    }
+    if (known.length) document.querySelector(".bd-article").append(notes);
+  };
+
   let onScreen = "";
   const print = (starts) => {
     if (starts == !!onScreen) return;
     const theme = starts ? "light" : onScreen;
     onScreen = starts ? root.dataset.theme : "";
     root.dataset.theme = theme;
+    if (starts) note();
+    else for (const each of document.querySelectorAll(".link-note, .link-notes")) each.remove();
   };
   matchMedia("print").addEventListener("change", (event) => print(event.matches));
   addEventListener("beforeprint", () => print(true));

@@ -239,6 +239,43 @@ def test_print_is_light_and_holds_all_but_what_is_folded(window, site, name):
         expect(more).to_be_visible()
 
 
+SHEETS = 12
+A4 = 673, 1001  # pixels within the margins
+# What may not be split, and is higher than a sheet; what a sheet cuts off at its right edge.
+UNPRINTABLE = """([width, height]) => [...document.querySelectorAll(".bd-article *")]
+  .filter(part => part.checkVisibility() && !part.closest("svg *, .visually-hidden"))
+  .filter(part => {
+    const box = part.getBoundingClientRect();
+    const whole = getComputedStyle(part).breakInside === "avoid";
+    return box.right > width + 1 || (whole && box.height > height);
+  })
+  .map(part => `${part.tagName}.${part.className}: ${part.textContent.trim().slice(0, 60)}`)"""
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
+def test_chapter_prints_on_few_sheets(window, site, path):
+    width, height = A4
+    page = window(f"{site}chapters/{path.stem}.html", width=width, height=height)
+    page.emulate_media(media="print")
+    assert page.evaluate(UNPRINTABLE, A4) == []
+    page.emulate_media(media="null")
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= SHEETS
+
+
+def test_printed_links_are_notes(window, site):
+    page = window(f"{site}chapters/12_silent_bugs.html")
+    notes = page.locator(".link-notes > li")
+    page.emulate_media(media="print")
+    shown = notes.all_inner_texts()
+    assert [note for note in shown if note.startswith("https://karpathy.github.io/")]
+    assert [note for note in shown if "arXiv" in note]
+    marks = page.locator(".link-note").all_inner_texts()
+    assert {*map(int, marks)} == {i + 1 for i in range(len(shown))}
+    page.emulate_media(media="screen")
+    expect(notes).to_have_count(0)
+    expect(page.locator(".link-note")).to_have_count(0)
+
+
 def test_long_contents_reach_the_end_of_the_window(window, site):
     page = window(site + CHAPTER, height=300)
     box = page.locator(".bd-sidebar-secondary").bounding_box()

@@ -1,6 +1,6 @@
 """The commands behind the Makefile: execute chapters, make records, render, re-run the claims.
 
-``python -m attnbook.book.build book | html | chapters | studies | claims --seeds N``
+``python -m attnbook.book.build book | html | epub | chapters | studies | claims --seeds N``
 """
 
 import argparse
@@ -48,6 +48,7 @@ from attnbook.tasks.text import fingerprint, python_topics
 CLAIMS = BUILD / "claims.json"
 # How often each claim held when it was last tried under other seeds; committed.
 HELD = Path("chapters/held.json")
+EPUB = "attention-measured.epub"
 CELL_TIMEOUT = 600
 # Packages whose version makes digits, or drawings.
 DRAWING_PACKAGES = ("torch", "numpy", "tokenizers", "matplotlib")
@@ -356,11 +357,30 @@ def render_pages() -> None:
     again = before[:1] == [whole]
     if not again:
         shutil.rmtree(BUILD / "html", ignore_errors=True)  # or pages of removed files would stay
-    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
-    command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q"]
-    if subprocess.run([*command, *([] if again else ["--all"])], check=False).returncode:
+    if subprocess.run([*jupyter_book(), *([] if again else ["--all"])], check=False).returncode:
         raise BuildError("the book was not built: see the warnings above")
     write_whole(stamp, f"{whole}\n{parts}\n")
+
+
+def jupyter_book() -> list[str]:
+    """The command that builds the book, warnings as errors."""
+    program = str(Path(sys.executable).with_name("jupyter-book"))
+    return [program, "build", ".", "-W", "-n", "--keep-going", "-q"]
+
+
+def write_epub() -> None:
+    """Build the book for e-readers from the committed outputs.
+
+    Raises:
+        BuildError: if Sphinx warned.
+    """
+    render()
+    shutil.rmtree(BUILD / "epub", ignore_errors=True)
+    options = ("--builder", "custom", "--custom-builder", "epub")
+    if subprocess.run([*jupyter_book(), *options], check=False).returncode:
+        raise BuildError("the EPUB was not built: see the warnings above")
+    shutil.copy(BUILD / "epub" / EPUB, BUILD / EPUB)
+    print(f"{BUILD / EPUB}: {(BUILD / EPUB).stat().st_size / 1e6:.1f} MB")
 
 
 def files_hash(*patterns: str) -> str:
@@ -470,6 +490,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("book", help="execute what is out of date, build the HTML")
     commands.add_parser("html", help="build the HTML from the committed outputs")
+    commands.add_parser("epub", help="build the book for e-readers")
     writing = commands.add_parser("chapters", help="re-execute and write the outputs")
     writing.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     recording = commands.add_parser("studies", help="make the records that are stale")
@@ -488,6 +509,8 @@ def main(arguments: list[str] | None = None) -> int:
             book()
         elif options.command == "html":
             render()
+        elif options.command == "epub":
+            write_epub()
         elif options.command == "chapters":
             write_chapters(options.only)
         elif options.command == "studies" and options.same_as:

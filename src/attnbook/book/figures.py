@@ -1,9 +1,13 @@
 """The look of every figure, readable on light and dark pages; its colours are in ``colours``."""
 
+from base64 import b64encode
+from io import BytesIO
 from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
+from matplotlib.figure import Figure
+from PIL import Image
 
 from attnbook.book.colours import BLUE, OLIVE, ROSE, STREAM
 
@@ -23,7 +27,9 @@ INKED: tuple[Any, ...] = (
 
 
 def use_style() -> None:
-    """Make matplotlib draw as the book does, in SVG, with the same bytes at every run.
+    """Make matplotlib draw as the book does, with the same bytes at every run.
+
+    A notebook gets each figure as SVG, and as PNG for where SVG is not shown, as in LaTeX.
 
     Example:
         >>> use_style()
@@ -54,7 +60,18 @@ def use_style() -> None:
         mpl.rcParams[name] = INK
     from IPython import get_ipython
 
-    if get_ipython() is not None:
+    if (shell := get_ipython()) is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
         set_matplotlib_formats("svg", metadata={"Date": None}, bbox_inches=None)
+        shell.display_formatter.formatters["image/png"].for_type(Figure, small_png)
+
+
+def small_png(figure: Figure) -> str:
+    """The figure in 64 colours, a third of the bytes, as a notebook holds it."""
+    drawn, packed = BytesIO(), BytesIO()
+    figure.savefig(drawn, dpi=100)
+    with Image.open(drawn) as image:
+        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    few.save(packed, "PNG", optimize=True)
+    return b64encode(packed.getvalue()).decode()
