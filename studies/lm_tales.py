@@ -9,7 +9,7 @@ from attnbook import LanguageModel, ModelConfig, initialize
 from attnbook.tasks.tales import CHOICES, TalesTask, tell, tokenizer
 from attnbook.training import TrainingConfig, train
 
-STEPS, BATCH, RATE, EVERY, LENGTH = 600, 8, 1e-3, 50, 140
+STEPS, BATCH, RATE, EVERY, LENGTH = 400, 8, 1e-3, 25, 140
 CASES = {
     "GPT-2's start": ("gpt2", 1),
     "Glorot's start": ("glorot", 1),

@@ -48,7 +48,7 @@ MADE = {
     "blue cheese": "a blue cheese",
     "cloud bread": "a loaf of cloud bread",
     "star honey": "a spoon of star honey",
-    "pepper cookies": "a bag of pepper cookies",
+    "pear pudding": "a bowl of pear pudding",
 }
 PLAIN = {
     "hero": ANIMALS,
@@ -61,8 +61,8 @@ PLAIN = {
         "Every morning", "Every Tuesday", "When it rained,", "At full moon,", "Out of boredom",
     ],
     "thing": [
-        "key", "left boot", "umbrella", "shadow", "lamp", "violin", "hat", "bell", "kite",
-        "map of the sea", "echo", "ladder",
+        "key", "left boot", "trumpet", "shadow", "lamp", "violin", "hat", "bell", "kite",
+        "map of the sea", "compass", "ladder",
     ],
     "here": [
         "under the bed", "behind the stove", "in the butter", "between two books", "in the flour",
