@@ -105,7 +105,7 @@ CHOICES: dict[str, list[dict[str, str]]] = {
     "made": [{"made": f"made {it}", "made_it": it, "gift": gift} for it, gift in MADE.items()],
     **{word: [{word: each} for each in options] for word, options in PLAIN.items()},
 }
-"""What each choice can be: the words it stands for, under the names that the plots use."""
+"""The options of each choice, with the words that they stand for in the plots."""
 FROM = {word: choice for choice, options in CHOICES.items() for word in options[0]}
 BRACES = re.compile(r"\{(\w+)\}")
 VOCABULARY = 1024
@@ -152,7 +152,7 @@ def slips(text: str) -> set[str] | None:
     """Which choices a text forgets: what it says of them is not all of one option.
 
     Returns:
-        No slips: a tale that could be told. ``None`` if the text has no plot.
+        The empty set for a tale that could be told, and ``None`` for a text without a plot.
 
     Example:
         >>> text = tell(Random(0)).text
