@@ -8,31 +8,36 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from built import HTML, PAGES
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from browser import MISSING, find, launch
 
 
-def started(kind: str) -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:  # one at a time
+        yield playwright
+
+
+def started(playwright: Playwright, kind: str) -> Iterator[Browser]:
     assert PAGES, "run `make html` first"
     path = find(kind)
     if path is None:
         without = pytest.fail if os.environ.get("CI") else pytest.skip
         without(MISSING)
-    with sync_playwright() as playwright:
-        browser = launch(playwright, kind, path)
-        yield browser
-        browser.close()
+    browser = launch(playwright, kind, path)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from started(os.environ.get("ATTNBOOK_BROWSER", "chromium"))
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    yield from started(playwright, os.environ.get("ATTNBOOK_BROWSER", "chromium"))
 
 
 @pytest.fixture(scope="module")
-def firefox() -> Iterator[Browser]:
-    yield from started("firefox")
+def firefox(playwright: Playwright) -> Iterator[Browser]:
+    yield from started(playwright, "firefox")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

@@ -103,7 +103,7 @@ def test_no_difference_of_zero_is_a_gain(code):
 def test_the_main_path_is_at_most_1800_words_and_has_pictures(path):
     main = without(parsed(f"chapters/{path.stem}.html").article, "#more-measurements")
     assert len(main.select("figure svg")) >= 2
-    for each in main.select("details, figure, pre, script, svg, .bench, #exercises"):
+    for each in main.select("details, figure, pre, script, svg, .bench, .live, #exercises"):
         each.extract()
     words = re.findall(r"[^\W_][\w'’.,/%²-]*", main.get_text(" "))
     assert len(words) <= 1800 or path.stem == LOOKED_UP
