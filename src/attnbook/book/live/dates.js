@@ -24,8 +24,8 @@ live.start.dates = (element) => {
       <button type="button" name="play">▶ Play</button>
       <button type="button" name="back" aria-label="Character before">‹</button>
       <button type="button" name="next" aria-label="Next character">›</button>
-      <fieldset><legend>Heads</legend>${[1, 2, 3, 4].map((n) => `<label><input type="checkbox" value="${n - 1}" checked> ${n}</label>`).join("")}</fieldset>
-      <button type="button" name="mend">Mend all edges</button>
+      <fieldset><legend>Heads that look at the phrase</legend>${[1, 2, 3, 4].map((n) => `<label><input type="checkbox" value="${n - 1}" checked> ${n}</label>`).join("")}</fieldset>
+      <button type="button" name="mend">Undo all</button>
     </div>`;
   const part = (selector) => element.querySelector(selector);
   const input = part(".live-ask input"), phrase = part(".live-phrase"), answer = part(".live-answer");
@@ -50,6 +50,11 @@ live.start.dates = (element) => {
   };
 
   const draw = () => {
+    if (!input.value) {
+      for (const row of [phrase, answer, part(".live-likely")]) row.replaceChildren();
+      part(".live-said").textContent = "Type a date.";
+      return;
+    }
     const text = [...input.value], step = steps[at];
     const heaviest = step.weights.indexOf(Math.max(...step.weights));
     phrase.replaceChildren(...text.map((character, j) => {
@@ -67,28 +72,31 @@ live.start.dates = (element) => {
       cell.setAttribute("aria-label", `${names[id]}, ${live.percent(p[id])}`);
       if (k === at) cell.setAttribute("aria-current", "step");
       cell.classList.toggle("live-later", k > at);
+      cell.classList.toggle("live-cut", [...cuts].some((edge) => edge.startsWith(`${k} `)));
       return cell;
     }));
-    const likely = [...step.p.keys()].sort((a, b) => step.p[b] - step.p[a]).slice(0, 3);
+    const likely = [...step.p.keys()].sort((a, b) => step.p[b] - step.p[a]).slice(0, 3).filter((id) => step.p[id] > 0.001);
     part(".live-likely").innerHTML = likely.map((id) =>
       `<span>${shown(names[id]).replace("<", "&lt;")}</span><span class="live-bar" style="--part: ${step.p[id].toFixed(4)}"></span><span>${live.percent(step.p[id])}</span>`).join("");
     const written = steps.filter(({ id }) => id > UNKNOWN).map(({ id }) => names[id]).join("");
     const sure = steps.reduce((product, { id, p }) => product * p[id], 1);
     const strange = [...new Set(text.filter((each) => names.indexOf(each, 4) < 0))];
     const changed = cuts.size || heads.some((each) => !each.checked);
+    const whom = text[heaviest] === " " ? "a space" : `“${text[heaviest].replace("<", "&lt;")}”`;
     const verdict = input.value !== due.text || changed ? "" : written === due.iso ? " ✓ It is." : ` ✗ It is ${due.iso}.`;
     part(".live-said").innerHTML =
       `<strong>${written || "nothing"}</strong>, says the model, and is ${live.percent(sure)} sure of the whole.${verdict} ` +
-      `For “${names[step.id]}” it looks most at “${text[heaviest]}” (${live.percent(step.weights[heaviest])}).` +
+      `For “${names[step.id]}” it looks most at ${whom} (${live.percent(step.weights[heaviest])}).` +
       (strange.length ? ` It has never seen ${strange.map((each) => `“${each.replace("<", "&lt;")}”`).join(", ")}.` : "") +
-      (changed ? " Edges are cut or heads are off: it was not trained so." : "");
+      (changed ? " The model was never trained with this." : "") +
+      (cuts.size ? " A cut often changes little: the encoder has mixed neighbours already." : "");
     part("[name=back]").disabled = at === 0;
     part("[name=next]").disabled = at === steps.length - 1;
     part("[name=mend]").disabled = !changed;
   };
 
   const again = () => {
-    read(input.value);
+    if (input.value) read(input.value);
     at = Math.min(at, steps.length - 1);
     draw();
   };
@@ -111,7 +119,6 @@ live.start.dates = (element) => {
   input.addEventListener("input", () => {
     stop();
     cuts.clear();
-    if (!input.value) return;
     again();
   });
   heads.forEach((each) => each.addEventListener("change", () => {

@@ -10,7 +10,7 @@ live.start.tales = (element) => {
     <label class="live-ask">Type a beginning
       <input type="text" maxlength="300" value="Once a sleepy fox" autocomplete="off" spellcheck="false"></label>
     <div class="live-controls">
-      <label>Temperature <input type="range" name="temperature" min="0" max="2" step="0.05" value="0.8"><output></output></label>
+      <label>Temperature <input type="range" name="temperature" min="0" max="2" step="0.05" value="1"><output></output></label>
       <label>Top-k <input type="range" name="top_k" min="0" max="${KS.length - 1}" value="${KS.length - 1}"><output></output></label>
       <label>Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
       <button type="button" name="again">Draw again</button>
@@ -44,6 +44,7 @@ live.start.tales = (element) => {
     Object.assign(span, { role: "button", textContent: told(ids[i]), title: live.percent(p), tabIndex: i === 1 ? 0 : -1 });
     span.style.setProperty("--surprise", Math.min(1, -Math.log(p) / 7).toFixed(3));
     span.classList.toggle("live-given", i < given);
+    span.classList.toggle("live-end", ids[i] === BREAK);
     return span;
   };
   /** What could stand at place i, and what the knobs leave of it. */
@@ -57,7 +58,7 @@ live.start.tales = (element) => {
       row.classList.toggle("live-out", left[id] === 0);
       if (id === ids[i]) row.setAttribute("aria-current", "true");
       row.innerHTML = `<span></span><span class="live-bar" style="--part: ${p[id].toFixed(4)}"></span>
-        <span>${live.percent(p[id])}${left[id] === 0 ? ", never drawn" : `, drawn ${live.percent(left[id])}`}</span>`;
+        <span>${live.percent(p[id])}${left[id] === 0 ? "; after the knobs never" : `; after the knobs ${live.percent(left[id])}`}</span>`;
       row.firstChild.textContent = told(id).replace(/^ /, "·");
       return row;
     }));
@@ -67,8 +68,8 @@ live.start.tales = (element) => {
     const own = ids.slice(given);
     const surprise = own.reduce((sum, id, i) => sum - Math.log(live.softmax(after[given + i - 1])[id]), 0);
     part(".live-said").textContent = own.length
-      ? `${own.length} tokens written, ${(surprise / own.length).toFixed(2)} nats each${ids.at(-1) === BREAK ? "; the tale is over." : "."} ` +
-        (chosen > 0 ? "Below: what could stand at the chosen place. Choose another, and it goes on from there." : "")
+      ? `${own.length} tokens written; the model gave them ${(surprise / own.length).toFixed(2)} nats each. ${ids.at(-1) === BREAK ? "The tale is over. " : "It stopped at its limit. "}` +
+        "Choose a token, and another below: it goes on from there."
       : "";
   };
 
@@ -84,11 +85,11 @@ live.start.tales = (element) => {
       const i = ids.length, p = live.probabilities(after[i - 1], knobs());
       ids.push(live.draw(p, live.random(1000 * seed + i)()));
       text.append(cell(i));
-      look(i);
+      if (chosen < 0) look(i);
       const over = ids[i] === BREAK || ids.length > MOST;
-      if (!over) readTo(i + 1);
-      else says();
-      if (!over) writing = setTimeout(step, PACE);
+      if (over) return says();
+      readTo(i + 1);
+      writing = setTimeout(step, PACE);
     };
     part(".live-said").textContent = "";
     step();
@@ -102,10 +103,8 @@ live.start.tales = (element) => {
     write();
   };
   const choose = (i) => {
-    clearTimeout(writing);
     chosen = i;
     look(i);
-    says();
     [...text.children].forEach((each, k) => (each.tabIndex = k === i - 1 ? 0 : -1));
     text.children[i - 1].focus();
   };
@@ -145,6 +144,7 @@ live.start.tales = (element) => {
     cut(i);
     ids.push(+row.dataset.id);
     given = i + 1;
+    input.value = pieces.decode(ids.slice(1)).trimEnd();
     write();
   });
   turned();
