@@ -98,6 +98,8 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The pages, in the order of the index."""
     shutil.rmtree(Path(app.outdir) / FOLDER, ignore_errors=True)  # or those of removed ones stay
+    if INDEX not in app.env.found_docs:
+        return
     index = app.env.get_and_resolve_doctree(INDEX, app.builder)
     # Beside all these pages the contents of the book are the same, and take long to make.
     contents = cache(partial(app.builder._get_local_toctree, f"{FOLDER}/"))  # type: ignore[attr-defined]
