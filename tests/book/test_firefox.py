@@ -34,7 +34,8 @@ def test_figures_draw_what_python_draws(name: str, opened: Any, site: str) -> No
     page, said = opened
     figure = figures()[name][1]
     box = open_figure(page, site, name)
-    for settings in figure.examples[:2]:
+    named = {control.name for control in figure.controls}  # others are pointed at
+    for settings in [each for each in figure.examples if each.keys() <= named][:2]:
         choose(box, figure, settings)
         for _ in range(50):  # it draws when it has time
             with suppress(AssertionError):
