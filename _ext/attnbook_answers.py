@@ -86,7 +86,7 @@ def answers(env: BuildEnvironment) -> dict[str, str]:
 
 def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Give each question on the index a link to its page."""
-    if docname != INDEX or app.builder.format != "html":
+    if docname != INDEX or app.builder.name != "html":
         return
     for entry in entries(doctree):
         uri = app.builder.get_relative_uri(INDEX, f"{FOLDER}/{entry.name}")
@@ -97,9 +97,9 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The pages, in the order of the index."""
-    shutil.rmtree(Path(app.outdir) / FOLDER, ignore_errors=True)  # or those of removed ones stay
-    if INDEX not in app.env.found_docs:
+    if app.builder.name != "html" or INDEX not in app.env.found_docs:
         return
+    shutil.rmtree(Path(app.outdir) / FOLDER, ignore_errors=True)  # or those of removed ones stay
     index = app.env.get_and_resolve_doctree(INDEX, app.builder)
     # Beside all these pages the contents of the book are the same, and take long to make.
     contents = cache(partial(app.builder._get_local_toctree, f"{FOLDER}/"))  # type: ignore[attr-defined]
