@@ -263,7 +263,7 @@ def test_another_token_is_chosen_and_the_tale_goes_on_from_there(writer):
     expect(box.locator('.live-text [aria-current="true"]')).to_have_count(1)
     here = box.locator('.live-text [aria-current="true"]').inner_text()
     rows = box.locator(".live-likely button")
-    expect(rows).to_have_count(8)
+    expect(rows).to_have_count(6)
     other = rows.nth(0) if rows.nth(1).get_attribute("aria-current") else rows.nth(1)
     other.click()
     again = ended(box)
@@ -278,7 +278,7 @@ def test_top_k_leaves_one_and_says_which_are_never_drawn(writer):
     box.get_by_role("slider", name="Top-k").fill("0")
     ended(box)
     box.locator(".live-text span").nth(5).click()
-    expect(box.locator(".live-likely .live-out")).to_have_count(7)
+    expect(box.locator(".live-likely .live-out")).to_have_count(5)
     box.get_by_role("slider", name="Top-k").fill("7")
 
 
@@ -313,7 +313,7 @@ def test_from_a_folder_on_a_phone_by_touch(name, scheme, browser):
     else:
         ended(box)
         box.locator(".live-text span").nth(8).tap()
-        expect(box.locator(".live-likely button")).to_have_count(8)
+        expect(box.locator(".live-likely button")).to_have_count(6)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert not violations(page, f'[data-model="{name}"]')
     assert not said

@@ -192,7 +192,7 @@ live.probabilities = (logits, { temperature = 1, topK = Infinity, topP = 1 } = {
   return p.map((each) => each / sum);
 };
 
-live.percent = (p) => (p < 0.001 ? "below 0.1 %" : `${p > 0.9995 ? 100 : (100 * p).toFixed(p > 0.1 ? 0 : 1)} %`);
+live.percent = (p) => (p < 0.001 ? "< 0.1 %" : `${p > 0.9995 ? 100 : (100 * p).toFixed(p > 0.1 ? 0 : 1)} %`);
 
 /** Numbers in [0, 1) that are the same for the same seed (Mulberry32). */
 live.random = (seed) => () => {

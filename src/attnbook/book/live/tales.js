@@ -1,6 +1,6 @@
 // The writer of tales: tokens stream after a typed beginning, each with its probability.
 live.start.tales = (element) => {
-  const MOST = 200, SHOWN = 8, PACE = 20;  // tokens; alternatives; milliseconds
+  const MOST = 200, SHOWN = 6, PACE = 20;  // tokens; alternatives; milliseconds
   const { weights, tokenizer } = live.files.tales;
   const model = new live.Model(weights), pieces = new live.BytePairs(tokenizer);
   const [BREAK] = pieces.encode("\n");  // stands before each tale, and so ends one
@@ -18,7 +18,7 @@ live.start.tales = (element) => {
     <p class="live-label" id="live-text">It writes. The darker a token, the less probable; choose one to see what else could stand there.</p>
     <div class="live-text" role="group" aria-labelledby="live-text"></div>
     <p class="live-said" role="status"></p>
-    <div class="live-likely"></div>`;
+    <div class="live-likely live-choices"></div>`;
   const part = (selector) => element.querySelector(selector);
   const input = part(".live-ask input"), text = part(".live-text"), likely = part(".live-likely");
   const knob = (name) => +part(`[name=${name}]`).value;
@@ -51,14 +51,15 @@ live.start.tales = (element) => {
   const look = (i) => {
     const p = live.softmax(after[i - 1]), left = live.probabilities(after[i - 1], knobs());
     const order = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, SHOWN);
-    likely.replaceChildren(...order.map((id) => {
+    likely.innerHTML = "<span></span><span></span><span>model</span><span>after the knobs</span>";
+    likely.append(...order.map((id) => {
       const row = document.createElement("button");
       row.type = "button";
       row.dataset.id = id;
       row.classList.toggle("live-out", left[id] === 0);
       if (id === ids[i]) row.setAttribute("aria-current", "true");
       row.innerHTML = `<span></span><span class="live-bar" style="--part: ${p[id].toFixed(4)}"></span>
-        <span>${live.percent(p[id])}${left[id] === 0 ? "; after the knobs never" : `; after the knobs ${live.percent(left[id])}`}</span>`;
+        <span>${live.percent(p[id])}</span><span>${left[id] ? live.percent(left[id]) : "never"}</span>`;
       row.firstChild.textContent = told(id).replace(/^ /, "·");
       return row;
     }));
