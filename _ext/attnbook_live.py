@@ -10,7 +10,6 @@ from sphinx.util.docutils import SphinxDirective
 
 from attnbook.book import live
 
-HERE = Path(live.__file__).parent
 FOLDER = "live"  # below _static
 
 
@@ -29,8 +28,7 @@ class Live(SphinxDirective):
             f'<p><button type="button">Load the model ({size:.1f} MB)</button> '
             "It runs in your browser, and nothing is sent anywhere.</p></div>"
         )
-        files = " ".join(f"%STATIC%/{FOLDER}/{each}" for each in sources(name))
-        start = f'<div class="live needs-script" data-model="{name}" data-scripts="{files}">'
+        start = f'<div class="live needs-script" data-model="{name}">'
         return [
             nodes.raw("", start, format="html"),
             *self.parse_content_to_nodes(),
@@ -41,7 +39,7 @@ class Live(SphinxDirective):
 def sources(name: str) -> dict[str, str]:
     """The scripts of a model, in the order in which they are loaded."""
     scripts = ("engine.js", f"{name}.js")
-    return {each: (HERE / each).read_text("utf-8") for each in scripts} | {
+    return {each: (live.HERE / each).read_text("utf-8") for each in scripts} | {
         f"{name}-weights.js": live.weights(name)
     }
 
@@ -56,17 +54,15 @@ def write_files(app: Sphinx) -> None:
         for file, content in sources(name).items():
             (target / file).write_text(content, "utf-8")
     for file in ("load.js", "live.css"):
-        shutil.copy(HERE / file, target)
+        shutil.copy(live.HERE / file, target)
 
 
 def load(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Load the small script on pages that have a model, and say where its files are."""
+    """Load the small script on pages that have a model."""
     if "live" in app.env.metadata.get(page, {}):
         app.add_js_file(f"{FOLDER}/load.js", loading_method="defer")
-        static = context["pathto"]("_static", 1)
-        context["body"] = context["body"].replace("%STATIC%", static)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def base_address(app: Sphinx) -> str:
     return f"{base.rstrip('/')}/" if base else ""
 
 
+@cache
 def picture(app: Sphinx, docname: str) -> str:
     """What a link to the page shows: the first PNG that its notebook has, or the book's picture."""
     notebook = Path(app.srcdir) / f"{docname}.ipynb"

@@ -7,7 +7,8 @@ import torch
 
 from attnbook import LanguageModel, ModelConfig, initialize
 from attnbook.tasks.tales import CHOICES, TalesTask, tell, tokenizer
-from attnbook.training import TrainingConfig, train
+from attnbook.training import train
+from studies.lm_text import training
 
 STEPS, BATCH, RATE, EVERY, LENGTH = 400, 8, 1e-3, 25, 140
 CASES = {
@@ -36,7 +37,7 @@ def make_model(seed, scheme, factor):
 
 @cache
 def examined():
-    """New tales, and where each kind of word is said again."""
+    """New tales, and where each kind of word, of one token, is said again."""
     random = Random(2**20)
     line = tokenizer().encode("\n").ids
     rows = [
@@ -47,11 +48,9 @@ def examined():
     ids = torch.tensor([row + line * (longest - len(row)) for row in rows])
     again = {}
     for kind in KINDS:
-        first = {
-            tokenizer().encode(f" {option[kind]}").ids[0]
-            for option in CHOICES[kind]
-        }
-        said = torch.isin(ids[:, 1:], torch.tensor(sorted(first)))
+        words = [tokenizer().encode(f" {o[kind]}").ids for o in CHOICES[kind]]
+        single = [word[0] for word in words if len(word) == 1]
+        said = torch.isin(ids[:, 1:], torch.tensor(single))
         again[kind] = said & (said.cumsum(1) > 1)
     return ids[:, :-1], ids[:, 1:], again
 
@@ -72,12 +71,9 @@ def run(seed, case, steps=STEPS):
         curve.append(forgetting(model))
         return 0.0
 
-    config = TrainingConfig(
-        STEPS, RATE, seed, warmup=100, schedule="cosine", clip=1.0,
-        weight_decay=0.1, betas=(0.9, 0.95), eps=1e-8,
-    )  # fmt: skip
     history = train(
-        model, lambda draws: task.batch(BATCH, draws), config,
+        model, lambda draws: task.batch(BATCH, draws),
+        training(STEPS, seed, rate=RATE),
         evaluate=look, evaluate_every=EVERY,
         stop=lambda history: len(history.losses) == steps,
     )  # fmt: skip

@@ -7,14 +7,12 @@ lead within it. What a page prints by itself is what it prints here, its main pa
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import sync_playwright
 
+from attnbook.book.build import sources
 from browser import find
 
 ROOT = Path(__file__).parents[1]
@@ -23,17 +21,6 @@ PDF = ROOT / "_build" / "attention-measured.pdf"
 LEFT_OUT = {"chapters/claims"}  # the ledger: hundreds of sheets that one looks up on the page
 NAMING = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "headers")
 """Attributes that name ids."""
-
-
-def names(entry: Any) -> Iterator[str]:
-    """The pages of the table of contents, in its order."""
-    if isinstance(entry, list):
-        for each in entry:
-            yield from names(each)
-    elif isinstance(entry, dict):
-        yield from filter(None, [entry.get("root") or entry.get("file")])
-        for key in ("parts", "chapters", "sections"):
-            yield from names(entry.get(key, []))
 
 
 def label(name: str, anchor: str = "") -> str:
@@ -87,8 +74,8 @@ def article(name: str, pages: set[str]) -> Tag:
 
 def whole() -> BeautifulSoup:
     """One document of all pages."""
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    listed = [name for name in names(toc) if name not in LEFT_OUT]
+    named = (path.with_suffix("").as_posix() for path in sources())
+    listed = [name for name in named if name not in LEFT_OUT]
     frame = BeautifulSoup((HTML / f"{listed[0]}.html").read_text(encoding="utf-8"), "html.parser")
     for script in frame.select("script"):
         script.decompose()
@@ -108,9 +95,10 @@ def main() -> None:
     number = (
         '<div style="font-size: 8px; width: 100%; text-align: center" class="pageNumber"></div>'
     )
+    path = find("chromium")  # may ask a Playwright of its own
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=find("chromium"))
+            browser = playwright.chromium.launch(executable_path=path)
             tab = browser.new_page(color_scheme="light")
             tab.set_default_timeout(300_000)
             tab.goto(page.as_uri())

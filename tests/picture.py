@@ -11,8 +11,9 @@ from browser import find
 PAGE = Path("_build/html/intro.html")
 PICTURE = Path("_static/page.png")
 
+path = find("chromium")  # may ask a Playwright of its own
 with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=find("chromium"))
+    browser = playwright.chromium.launch(executable_path=path)
     page = browser.new_page(viewport={"width": 1280, "height": 820}, color_scheme="light")
     page.goto(PAGE.resolve().as_uri(), wait_until="networkidle")
     page.locator('[data-key="S,2,1"]').hover()

@@ -10,18 +10,23 @@ import pytest
 from built import HTML, PAGES
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
-from browser import MISSING, find, launch
+from browser import MISSING, NAMES, find, launch
 
 
 @pytest.fixture(scope="session")
-def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as playwright:  # one at a time
+def paths() -> dict[str, str | None]:
+    return {kind: find(kind) for kind in NAMES}
+
+
+@pytest.fixture(scope="session")
+def playwright(paths: dict[str, str | None]) -> Iterator[Playwright]:
+    """One for all browsers, after the paths, which may ask one, too."""
+    with sync_playwright() as playwright:
         yield playwright
 
 
-def started(playwright: Playwright, kind: str) -> Iterator[Browser]:
+def started(playwright: Playwright, kind: str, path: str | None) -> Iterator[Browser]:
     assert PAGES, "run `make html` first"
-    path = find(kind)
     if path is None:
         without = pytest.fail if os.environ.get("CI") else pytest.skip
         without(MISSING)
@@ -31,13 +36,13 @@ def started(playwright: Playwright, kind: str) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    yield from started(playwright, os.environ.get("ATTNBOOK_BROWSER", "chromium"))
+def browser(playwright: Playwright, paths: dict[str, str | None]) -> Iterator[Browser]:
+    yield from started(playwright, "chromium", paths["chromium"])
 
 
 @pytest.fixture(scope="module")
-def firefox(playwright: Playwright) -> Iterator[Browser]:
-    yield from started(playwright, "firefox")
+def firefox(playwright: Playwright, paths: dict[str, str | None]) -> Iterator[Browser]:
+    yield from started(playwright, "firefox", paths["firefox"])
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

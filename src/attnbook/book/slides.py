@@ -54,6 +54,7 @@ details p { margin: 1vh 0 0; }
 SCRIPT = """
 const slides = [...document.querySelectorAll("section")];
 addEventListener("keydown", (event) => {
+  if (event.target.closest?.("summary")) return;
   const on = ["ArrowRight", "ArrowDown", "PageDown", " "].includes(event.key);
   const by = on - ["ArrowLeft", "ArrowUp", "PageUp"].includes(event.key);
   const at = Math.round(scrollY / innerHeight);

@@ -194,7 +194,7 @@ class TalesTask:
         (torch.Size([2, 100]), True)
     """
 
-    def __init__(self, length: int = 256) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
         self.tokenizer = tokenizer()
         self.vocab_size = self.tokenizer.get_vocab_size()

@@ -1,6 +1,6 @@
 // The reader of dates: what it writes for a typed phrase, and where it looks for each character.
 live.start.dates = (element) => {
-  const [PADDING, START, END, UNKNOWN] = [0, 1, 2, 3], LONGEST = 40, MOST = 12, HEADS = 4;
+  const START = 1, END = 2, UNKNOWN = 3, LONGEST = 40, MOST = 12;
   const { weights, characters } = live.files.dates, model = new live.Model(weights);
   const names = ["padding", "start", "end", "�", ...characters];
   const shown = (character) => (character === " " ? "·" : character);
@@ -37,14 +37,14 @@ live.start.dates = (element) => {
   const read = (text) => {
     const ids = [...text].map((each) => (names.indexOf(each, 4) < 0 ? UNKNOWN : names.indexOf(each, 4)));
     const memory = model.encode(ids), cache = model.newCache();
-    const on = (head) => heads[head].checked, many = heads.filter((each) => each.checked).length || HEADS;
+    const on = (head) => heads[head].checked, many = heads.filter((each) => each.checked).length;
     steps = [];
     for (let id = START; id !== END && steps.length < MOST; ) {
       const step = steps.length, seen = (j) => !cuts.has(`${step} ${j}`);
       const { logits, weights } = model.decode(id, cache, memory, { seen, on });
       const p = live.softmax(logits);
       id = p.indexOf(Math.max(...p));
-      const mean = ids.map((_, j) => weights.reduce((sum, each, head) => sum + (on(head) || many === HEADS) * each[j], 0) / many);
+      const mean = ids.map((_, j) => weights.reduce((sum, each, head) => sum + on(head) * each[j], 0) / many);
       steps.push({ id, p, weights: mean });
     }
   };

@@ -1,7 +1,7 @@
 // The book's models in plain script: embedding, norms, attention with a cache, feed-forward,
 // sampling. The weights are those of attnbook's own files, and so are the numbers: one row, one
 // token at a time, in the order of the equations.
-const live = (window.attnbookLive ??= { files: {}, start: {} });
+var live = (window.attnbookLive ??= { files: {}, start: {} });  // read again if a file was lost
 
 /** A number in 16 bits; weights are finite. */
 live.half = (bits) => {
@@ -127,8 +127,8 @@ live.Model = class {
     return live.add(x, this.feedForward(`${block}.feed_forward`, this.norm(`${block}.feed_forward_residual.norm`, x)));
   }
 
-  newCache(layers = this.config.n_layers) {
-    return Array.from({ length: layers }, () => ({ keys: [], values: [] }));
+  newCache() {
+    return Array.from({ length: this.config.n_layers }, () => ({ keys: [], values: [] }));
   }
 
   /** A language model reads one more token: logits of the next. */
@@ -148,7 +148,7 @@ live.Model = class {
   encode(ids) {
     let rows = ids.map((id, i) => this.embed(id, i));
     for (let i = 0; i < this.config.n_layers; i++) {
-      const block = `encoder_blocks.${i}`, [cache] = this.newCache(1);
+      const block = `encoder_blocks.${i}`, cache = { keys: [], values: [] };
       const normed = rows.map((x) => this.norm(`${block}.attention_residual.norm`, x));
       normed.forEach((x) => this.remember(`${block}.attention`, x, cache));
       rows = rows.map((x, j) => live.add(x, this.attend(`${block}.attention`, normed[j], cache).output));
@@ -182,7 +182,7 @@ live.Model = class {
 live.probabilities = (logits, { temperature = 1, topK = Infinity, topP = 1 } = {}) => {
   const order = [...logits.keys()].sort((a, b) => logits[b] - logits[a] || a - b);
   const kept = order.slice(0, temperature === 0 ? 1 : topK), p = new Float64Array(logits.length);
-  const drawn = live.softmax(kept.map((i) => (logits[i] - logits[order[0]]) / (temperature || 1)));
+  const drawn = live.softmax(kept.map((i) => logits[i] / (temperature || 1)));
   let before = 0;
   kept.forEach((token, i) => {
     if (before < topP) p[token] = drawn[i];
@@ -192,7 +192,7 @@ live.probabilities = (logits, { temperature = 1, topK = Infinity, topP = 1 } = {
   return p.map((each) => each / sum);
 };
 
-live.percent = (p) => (p < 0.001 ? "< 0.1 %" : `${p > 0.9995 ? 100 : (100 * p).toFixed(p > 0.1 ? 0 : 1)} %`);
+live.percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(100 * p).toFixed(p > 0.1 ? 0 : 1)} %`);
 
 /** Numbers in [0, 1) that are the same for the same seed (Mulberry32). */
 live.random = (seed) => () => {
@@ -217,7 +217,7 @@ live.BytePairs = class {
   constructor({ model: { vocab, merges } }) {
     this.ids = new Map(Object.entries(vocab));
     this.pieces = Object.keys(vocab).sort((a, b) => vocab[a] - vocab[b]);
-    this.rank = new Map(merges.map((pair, i) => [[].concat(pair).join(" "), i]));
+    this.rank = new Map(merges.map((pair, i) => [pair.join(" "), i]));
     // Bytes that don't print stand for themselves as letters from 256 on.
     const prints = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
     let extra = 256;

@@ -77,6 +77,7 @@ live.start.tales = (element) => {
   /** Write until the tale ends, a token at a time, so that the page can answer in between. */
   const write = () => {
     clearTimeout(writing);
+    part(".live-said").textContent = "";
     readTo(ids.length);
     text.replaceChildren(...ids.slice(1).map((_, i) => cell(i + 1)));
     chosen = -1;
@@ -92,7 +93,6 @@ live.start.tales = (element) => {
       readTo(i + 1);
       writing = setTimeout(step, PACE);
     };
-    part(".live-said").textContent = "";
     step();
   };
   const begin = () => {
