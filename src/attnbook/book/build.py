@@ -9,13 +9,14 @@ import datetime
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from attnbook.book.studies import (
     studies_of,
     waits_for_gpu,
 )
+from attnbook.book.workers import ClusterError, workers
 from attnbook.tasks.text import fingerprint, python_topics
 
 CLAIMS = BUILD / "claims.json"
@@ -136,10 +138,7 @@ def out_of_date(path: Path) -> list[str]:
 
 def executed() -> dict[str, dict[str, Any]]:
     """What is noted of each chapter's committed outputs."""
-    known: dict[str, dict[str, Any]] = {}
-    if EXECUTED.exists():
-        known = json.loads(EXECUTED.read_text(encoding="utf-8"))
-    return known
+    return _json(EXECUTED)
 
 
 @cache
@@ -186,31 +185,59 @@ def execute_all(
         BuildError: when all are done, if one of them raised; with the cell and its error.
     """
     failed: list[str] = []
-
-    def run(path: Path, seed: int | None) -> tuple[NotebookNode, float]:
-        print(f"  {_name(path, seed)} …", flush=True)
-        return execute(path, seed=seed, live=live, allow_errors=allow_errors)
-
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
+    with workers(lambda: ThreadPoolExecutor(os.cpu_count())) as pool:
         running: dict[Future[tuple[NotebookNode, float]], tuple[Path, int | None]] = {
-            pool.submit(run, *job): job for job in jobs
+            pool.submit(
+                execute_same, path, made_from(path), _records(path, seed), seed, live, allow_errors
+            ): (path, seed)
+            for path, seed in jobs
         }
         for done, future in enumerate(as_completed(running), 1):
             path, seed = running[future]
             try:
                 notebook, seconds = future.result()
+            except CancelledError:
+                raise BuildError("the scheduler is gone") from None
             # RuntimeError: a kernel that died, or never answered (its port was taken).
-            except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
+            except (CellExecutionError, CellTimeoutError, RuntimeError, ClusterError) as error:
                 print(f"  {_name(path, seed)} FAILED  [{done}/{len(jobs)}]", flush=True)
                 failed.append(f"{path}:\n{error}")
                 continue
             print(f"  {_name(path, seed)} {seconds:.1f} s  [{done}/{len(jobs)}]", flush=True)
             yield path, seed, notebook, seconds
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
     if failed:
         raise BuildError("\n\n".join(failed))
+
+
+def execute_same(
+    path: Path,
+    expected: dict[str, str],
+    records: dict[Path, str],
+    seed: int | None,
+    live: bool,
+    allow_errors: bool,
+) -> tuple[NotebookNode, float]:
+    """Run a chapter on a worker, which may be on another machine, with the records it lacks.
+
+    Raises:
+        ClusterError: if the worker has other code.
+    """
+    if changed := differences(expected, made_from(path)):
+        raise ClusterError(
+            f"{platform.node()} has other code in {Path.cwd()} ({', '.join(changed)}): run this "
+            "again, on a cluster with the same checkout for each worker"
+        )
+    for file, text in records.items():
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            write_whole(file, text)
+    print(f"  {_name(path, seed)} …", flush=True)
+    return execute(path, seed=seed, live=live, allow_errors=allow_errors)
+
+
+def _records(path: Path, seed: int | None) -> dict[Path, str]:
+    """The records of a chapter that were made under a seed."""
+    files = [record_path(name, seed) for name in studies_in(path)] if seed else []
+    return {file: file.read_text(encoding="utf-8") for file in files if file.exists()}
 
 
 def _name(path: Path, seed: int | None) -> str:
@@ -312,19 +339,17 @@ def render() -> None:
     """Build the HTML, warnings as errors, from the outputs in the notebooks."""
     notebooks = {path: read(path) for path in chapters()}
     ledger = {path.with_suffix("").as_posix(): claims_of(nb) for path, nb in notebooks.items()}
-    held = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
     others = {
         path.stem
         for path in notebooks
         if (entry := executed().get(path.stem)) and entry["under"] != entry["quoted"]
     }
-    for path, notebook in notebooks.items():
-        tried = held.get(path.stem, {})
-        fresh = tried.get("code") == cells_fingerprint(code_cells(notebook))
+    for path in notebooks:
+        tried = tried_before(path)
         for each in ledger[path.with_suffix("").as_posix()]:
             each["elsewhere"] = path.stem in others
-            count = tried["held"].get(each["label"]) if fresh else None
-            each["other_seeds"] = "–" if count is None else f"{count} of {tried['seeds']}"
+            count, of = tried["held"].get(each["label"], 0), len(tried[_kind(each)])
+            each["other_seeds"] = f"{count} of {of}" if of else "–"
     write_whole(CLAIMS, as_json(ledger))
     render_pages()
     print_least_room(ledger)
@@ -420,7 +445,9 @@ def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
 
 
 def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False) -> None:
-    """Run chapters under other seeds, say how often each claim held, and note it for the ledger.
+    """Run chapters under other seeds, and count for the ledger how often each claim held.
+
+    Seeds that an earlier call has tried are not run again until a chapter's code changes.
 
     Args:
         n_seeds: ``ATTNBOOK_SEED`` is 1, 2 … up to this.
@@ -434,33 +461,37 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
     if n_seeds < 1:
         raise BuildError(f"SEEDS must be at least 1, got {n_seeds}")
     chosen = choose(only)
+    statements = {path: _statements(read(path), live) for path in chosen}
+    noted = {path: tried_before(path) for path in chosen}
     jobs: list[tuple[Path, int | None]] = [
-        (path, seed) for path in chosen for seed in range(1, n_seeds + 1)
+        (path, seed)
+        for seed in range(1, n_seeds + 1)
+        for path in chosen
+        if seed not in noted[path]["seeds"]
+        or (not live and studies_in(path) and seed not in noted[path]["study_seeds"])
     ]
     if live:
         check_records(chosen)
     else:
-        for shift in range(1, n_seeds + 1):
+        for shift in sorted({seed for _, seed in jobs if seed}):
             os.environ["ATTNBOOK_SEED"] = str(shift)
             print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
-            make_records([], sorted({name for path in chosen for name in studies_in(path)}))
-        del os.environ["ATTNBOOK_SEED"]
-
-    def tried(notebook: NotebookNode) -> list[dict[str, Any]]:
-        return [each for each in claims_of(notebook) if not (live and each["studies"])]
-
-    labels: dict[tuple[Path, str], str] = {}
-    held: dict[tuple[Path, str], int] = {}
-    notebooks = {path: read(path) for path in chosen}
-    for path, notebook in notebooks.items():
-        for each in tried(notebook):
-            labels[path, each["label"]] = each["statement"]
+            read_by = (studies_in(path) for path, seed in jobs if seed == shift)
+            make_records([], sorted({name for names in read_by for name in names}))
+            del os.environ["ATTNBOOK_SEED"]
     errors = []
     for path, seed, notebook, _ in execute_all(jobs, live=live, allow_errors=True):
-        for each in tried(notebook):
-            key = (path, each["label"])
-            labels[key] = each["statement"]
-            held[key] = held.get(key, 0) + each["held"]
+        entry = noted[path]
+        for each in claims_of(notebook):
+            if seed not in entry[kind := _kind(each)] and not (live and each["studies"]):
+                statements[path][each["label"]] = kind, each["statement"]
+                held = entry["held"].get(each["label"], 0)
+                entry["held"][each["label"]] = held + each["held"]
+        for kind in ["seeds"] if live else ["seeds", "study_seeds"]:
+            entry[kind] = sorted({*entry[kind], seed})
+        for label in statements[path]:
+            entry["held"].setdefault(label, 0)
+        write_whole(HELD, as_json(_json(HELD) | {path.stem: entry}))
         errors += [
             f"{_name(path, seed)}: {output.ename}: {output.evalue}"
             for cell in code_cells(notebook)
@@ -468,20 +499,49 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
             if output.output_type == "error"
         ]
     print()
-    for (path, label), statement in labels.items():
-        count = held.get((path, label), 0)
-        mark = "✓" if count == n_seeds else "✗"
-        print(f"{mark} {count}/{n_seeds}  {path.stem}  {label}: {statement}")
-    noted = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else {}
-    for path, notebook in notebooks.items():
-        counts = {label: held.get((where, label), 0) for where, label in labels if where == path}
-        code = cells_fingerprint(code_cells(notebook))
-        noted[path.stem] = {"code": code, "seeds": n_seeds, "held": counts}
-    write_whole(HELD, as_json(noted))
-    failed = sum(held.get(key, 0) < n_seeds for key in labels)
-    print(f"\n{len(labels) - failed} of {len(labels)} claims held for every seed")
-    if errors or failed:
-        raise BuildError("\n".join(errors) or f"{failed} claims did not hold for every seed")
+    n_failed = 0
+    for path, found in statements.items():
+        for label, (kind, statement) in found.items():
+            count, of = noted[path]["held"].get(label, 0), len(noted[path][kind])
+            n_failed += count < of
+            mark = "✓" if count == of else "✗"
+            print(f"{mark} {count}/{of}  {path.stem}  {label}: {statement}")
+    n_claims = sum(map(len, statements.values()))
+    print(f"\n{n_claims - n_failed} of {n_claims} claims held for every seed")
+    if errors or n_failed:
+        raise BuildError("\n".join(errors) or f"{n_failed} claims did not hold for every seed")
+
+
+def _statements(notebook: NotebookNode, live: bool) -> dict[str, tuple[str, str]]:
+    """The claims that are tried: label -> what counts for it, and the sentence."""
+    return {
+        each["label"]: (_kind(each), each["statement"])
+        for each in claims_of(notebook)
+        if not (live and each["studies"])
+    }
+
+
+def _kind(claim: Mapping[str, Any]) -> str:
+    return "study_seeds" if claim["studies"] else "seeds"
+
+
+def tried_before(path: Path) -> dict[str, Any]:
+    """Under which seeds a chapter of today's code was run, and how often its claims held.
+
+    ``study_seeds`` are those under which its studies were run, too.
+    """
+    code = cells_fingerprint(code_cells(read(path)))
+    entry: dict[str, Any] = _json(HELD).get(path.stem, {})
+    if entry.get("code") != code:
+        entry = {"code": code, "seeds": [], "study_seeds": [], "held": {}}
+    return entry
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -519,7 +579,7 @@ def main(arguments: list[str] | None = None) -> int:
             make_records(options.only)
         else:
             repeat_claims(options.seeds, options.only, live=options.live)
-    except (BuildError, StudyError) as error:
+    except (BuildError, ClusterError, StudyError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
     return 0

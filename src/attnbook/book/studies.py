@@ -22,14 +22,14 @@ import platform
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -37,6 +37,7 @@ from attnbook.book.arithmetic import arithmetic, processor
 from attnbook.book.claims import seeds, shift
 from attnbook.book.code import Code, find_root
 from attnbook.book.files import BUILD, write_whole
+from attnbook.book.workers import processes, workers
 from attnbook.tasks.text import fingerprint, python_topics
 
 FOLDER = Path("studies")
@@ -188,10 +189,11 @@ def studies_of(tree: ast.AST) -> list[str]:
     ]
 
 
-def record_path(name: str) -> Path:
-    """From the root: where the record for today's ``ATTNBOOK_SEED`` is."""
-    committed = not shift() or LIVE in os.environ or name.startswith(GPU)
-    return FOLDER / f"{name}.json" if committed else PARTIAL / str(shift()) / f"{name}.json"
+def record_path(name: str, seed: int | None = None) -> Path:
+    """From the root: where the record for an ``ATTNBOOK_SEED`` is, today's if none is given."""
+    seed = shift() if seed is None else seed
+    committed = not seed or LIVE in os.environ or name.startswith(GPU)
+    return FOLDER / f"{name}.json" if committed else PARTIAL / str(seed) / f"{name}.json"
 
 
 def checked_record(root: Path, name: str, path: Path) -> dict[str, Any]:
@@ -327,8 +329,8 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
 
     They are those of today's ``ATTNBOOK_SEED``.
 
-    Rows are run side by side, and kept as they come: what is killed goes on where it was. Records
-    are replaced when they are complete.
+    Rows are run side by side, here or on the cluster of ``SCHEDULER``, and kept as they come: what
+    is killed goes on where it was. Records are replaced when they are complete.
 
     Raises:
         StudyError: if a name is unknown, or a run raised; the others are completed.
@@ -523,15 +525,12 @@ def _kept(name: str, code: dict[str, str]) -> Rows:
 
 def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> None:
     uses_text = "attnbook.tasks.text" in code
+    makers = [row.pop("by", _maker()) for row in rows]
+    made = {key: ", ".join(sorted({maker[key] for maker in makers})) for key in _maker()}
     record: dict[str, Any] = {
         "study": name,
-        "made": {
-            "date": datetime.date.today().isoformat(),
-            "processor": processor().get("model name", platform.processor() or "unknown"),
-            "arithmetic": arithmetic(),
-            "python": platform.python_version(),
-            "torch": torch.__version__.partition("+")[0],
-        }
+        "made": {"date": datetime.date.today().isoformat()}
+        | made
         | (_gpu() if name.startswith(GPU) else {}),
         "text": fingerprint(python_topics()) if uses_text else None,
         "code": code,
@@ -559,22 +558,44 @@ def _write_record(name: str, record: dict[str, Any]) -> None:
 
 
 def _run_all(jobs: Sequence[Job]) -> Iterable[tuple[Job, dict[str, Any] | Exception]]:
-    workers = int(os.environ.get("WORKERS", os.cpu_count() or 1))
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=get_context("spawn"),
-        initializer=_leave_with_parent,
-        initargs=(os.getpid(),),
-    )
-    try:
-        running = {pool.submit(_row, *job): job for job in jobs}
+    ours = {name: _identity(name) for name in {name for name, _, _ in jobs}}
+    with workers(processes) as pool:
+        running = {pool.submit(_row_of, ours[job[0]], *job): job for job in jobs}
         for future in tqdm(as_completed(running), "rows", len(jobs), unit="row"):
+            if future.cancelled():
+                raise StudyError("the scheduler is gone; the rows until now are kept")
             error = future.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
             yield running[future], error or future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@cache
+def _identity(name: str) -> dict[str, str]:
+    """What rows hang on, as it is when a worker first asks."""
+    versions = {"torch": torch.__version__.partition("+")[0], "NumPy": np.__version__}
+    text = {"Python's help texts": fingerprint(python_topics())}
+    return study_code(find_root(), name) | versions | text
+
+
+def _row_of(ours: dict[str, str], name: str, case: str, seed: int) -> dict[str, Any]:
+    """A row, and what made it; by a worker that may be on another machine."""
+    if changed := differences(ours, _identity(name)):
+        raise StudyError(
+            f"worker {platform.node()} has other code in {find_root()} ({', '.join(changed)}): "
+            "give it this checkout, and start it anew"
+        )
+    return _row(name, case, seed) | {"by": _maker()}
+
+
+@cache
+def _maker() -> dict[str, str]:
+    return {
+        "processor": processor().get("model name", platform.processor() or "unknown"),
+        "arithmetic": arithmetic(),
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+    }
 
 
 def _row(name: str, case: str, seed: int) -> dict[str, Any]:
@@ -582,14 +603,3 @@ def _row(name: str, case: str, seed: int) -> dict[str, Any]:
     numbers = _run(name, case, seed)
     seconds = round(time.perf_counter() - start, 1)
     return {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
-
-
-def _leave_with_parent(parent: int) -> None:
-    """A worker whose parent was killed, even while the worker started, would wait for ever."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
