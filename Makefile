@@ -5,6 +5,10 @@ SEEDS ?= 3
 PORT ?= 8000
 BIN := .venv/bin
 BUILD := $(BIN)/python -m attnbook.book.build
+# torch is not under the locks: its builds for CPUs and for GPUs have one version and other hashes.
+LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all:
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --only-binary :all: --no-annotate --custom-compile-command "make lock"
 
 # One thread a kernel (chapters run side by side, and tiny models are faster so); no progress bars
 # in outputs that are compared.
@@ -66,7 +70,7 @@ implementations: .venv/installed-tests  ## measure what other libraries start wi
 bench: .venv/installed-tests  ## time attention and training beside others' (25 minutes; QUICK=1: a minute)
 	@env -u TQDM_DISABLE $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-mutants: .venv/installed-mutants  ## break the attention's code line by line: do the tests notice?
+mutants: .venv/installed-tests  ## break the attention's code line by line: do the tests notice?
 	@rm -rf _build/mutants && mkdir -p _build/mutants
 	@cp -r pyproject.toml src tests _build/mutants
 	@cd _build/mutants && nice -n 10 ../../$(BIN)/mutmut run --max-children 1
@@ -90,33 +94,35 @@ picture: html .venv/installed-tests  ## take the README's picture of the built b
 
 wheel: .venv/installed  ## build the package as a wheel, and use it in an empty environment
 	@rm -rf _build/wheel
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/wheel .
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build/wheel .
 	@$(PYTHON) -m venv _build/wheel/env
-	@_build/wheel/env/bin/python -m pip install --quiet -c constraints.txt _build/wheel/*.whl $$(grep ^torch requirements.txt)
+	@grep == requirements.lock | tr -d '\\' > _build/wheel/versions
+	@_build/wheel/env/bin/python -m pip install --quiet -c _build/wheel/versions _build/wheel/*.whl $$(grep ^torch requirements.txt)
 	@cd _build/wheel && env/bin/python -I $(CURDIR)/tests/wheel.py
 	@ls _build/wheel/*.whl
 
-lock: .venv/installed-tests  ## write the versions now installed to constraints.txt
-	$(BIN)/pip freeze --exclude torch --exclude-editable | grep -v ' @ ' > constraints.tmp
-	mv constraints.tmp constraints.txt
+lock: .venv/installed-tests  ## write the locks anew; what may stay at its version does
+	@$(BIN)/python -m pip install --quiet uv==0.13.9
+	@$(COMPILE) requirements.txt -o requirements.lock
+	@$(COMPILE) requirements.txt tests/requirements.txt -c requirements.lock -o tests/requirements.lock \
+	  $$(sed -n 's/==.*//; s/^[a-z]/--no-emit-package &/p' requirements.lock)
+	@awk '/^[a-z]/ { apart = /^(torch==|triton|cuda-|nvidia-)/ } !apart' requirements.lock > requirements.tmp
+	@mv requirements.tmp requirements.lock
 
 clean:  ## remove what was built and cached (.venv stays)
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-.venv/installed: requirements.txt constraints.txt pyproject.toml
+.venv/installed: requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit( \
 	  "Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
 	@echo "Installing into .venv (about a minute; 1.3 GB) …"
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
 	  "on Debian and Ubuntu, install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet -r requirements.txt -e .
+	@$(LOCKED) -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt -e .
 	@touch $@
 
-.venv/installed-tests: .venv/installed tests/requirements.txt
-	@$(BIN)/python -m pip install --quiet -r tests/requirements.txt
-	@touch $@
-
-.venv/installed-mutants: .venv/installed-tests tests/requirements-mutants.txt
-	@$(BIN)/python -m pip install --quiet -r tests/requirements-mutants.txt
+.venv/installed-tests: .venv/installed tests/requirements.lock
+	@$(LOCKED) -r tests/requirements.lock
 	@touch $@

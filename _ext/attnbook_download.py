@@ -29,7 +29,8 @@ LEFT_OUT = ("_build", "__pycache__")
 HOW_TO_RUN = """\
 > **To run this notebook** you need the book's folder: package, records of studies, chapters.
 > Download {archive} unpack it, and in it run `make notebooks` (or, without `make`,
-> `python -m pip install -r requirements.txt -e .` and then `jupyter lab chapters`).
+> `python -m pip install --no-deps -r requirements.lock`, then
+> `python -m pip install -r requirements.txt -e .` and `jupyter lab chapters`).
 > It installs about 1.3 GB, most of it PyTorch, and needs Python 3.11 or newer and no GPU.
 > This is {title}, version {version}; text CC BY 4.0, code MIT."""
 CHECK = """\

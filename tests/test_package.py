@@ -1,7 +1,9 @@
 """What is imported when, pinned versions, and whole graphs in a process without shape checks."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distributions, metadata
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from packaging.utils import canonicalize_name
 import attnbook
 
 ROOT = Path(__file__).parents[1]
-PINNED = ("requirements.txt", "constraints.txt", "tests/requirements.txt")
+LOCKS = ("requirements.lock", "tests/requirements.lock")
+PINNED = ("requirements.txt", "tests/requirements.txt", *LOCKS)
 
 
 def alone(code: str) -> str:
@@ -75,15 +78,34 @@ def test_backprop_needs_no_torch():
     assert alone(WITHOUT_TORCH) == "(1, 3, 8)\n"
 
 
+def pins_of(file: str) -> list[Requirement]:
+    """The packages of a fixed version that a file of requirements names."""
+    lines = re.findall(r"(?m)^[^#\s]+==.*?(?=\s*\\?$)", (ROOT / file).read_text())
+    return list(map(Requirement, lines))
+
+
+def test_locks_hold_all_that_is_asked_for_with_hashes_and_no_address():
+    locked = {}
+    for lock in LOCKS:
+        text = (ROOT / lock).read_text()
+        assert "://" not in text
+        for entry in re.split(r"(?m)^(?=[a-z])", text)[1:]:
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}$", entry, re.MULTILINE), entry
+        locked |= {canonicalize_name(pin.name): pin.specifier for pin in pins_of(lock)}
+    asked = pins_of("requirements.txt") + pins_of("tests/requirements.txt")
+    builds = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for pin in [*asked, *map(Requirement, builds)]:
+        assert locked.get(canonicalize_name(pin.name)) == pin.specifier or pin.name == "torch", pin
+    assert not [name for name in locked if re.match(r"torch$|triton|cuda-|nvidia-", name)]
+
+
 @pytest.mark.parametrize("file", PINNED)
 def test_pinned_versions_run_on_the_oldest_python(file):
     # Debian 12 has 3.11.2; the pins are written by whatever Python the author has.
     oldest = f"{metadata('attnbook')['Requires-Python'].removeprefix('>=')}.0"
     installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
-    lines = [line for line in (ROOT / file).read_text().splitlines() if "==" in line]
-    pins = [Requirement(line) for line in lines if not line.startswith("#")]
-    pins = [pin for pin in pins if canonicalize_name(pin.name) in installed]  # not other platforms'
-    assert len(pins) > 5
+    pins = [pin for pin in pins_of(file) if canonicalize_name(pin.name) in installed]
+    assert len(pins) > 5  # those of other platforms are not installed
     for pin in pins:
         distribution = installed[canonicalize_name(pin.name)]
         assert pin.specifier.contains(distribution.version), f"{pin}, not {distribution.version}"

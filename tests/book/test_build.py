@@ -526,7 +526,7 @@ def test_second_rendering_builds_only_what_changed(changed, built_whole):
         "_templates/navbar-logo.html",
         "_templates/components/search-field.html",
         "_toc.yml",
-        "requirements.txt",
+        "requirements.lock",
         "src/attnbook/module.py",
     ],
 )

@@ -369,9 +369,9 @@ def render_pages() -> None:
     """
     # Sphinx reads a page again when its file changed. When the extension, the look, the contents
     # or the package changed, all is built again: so when a title did, which all sidebars show.
-    looks = ("*.yml", "_ext/*.py", "_ext/**/*.js", "_static/*", "_templates/**/*", "*.txt", "*.cff")
+    looks = ("*.yml", "_ext/*.py", "_ext/**/*.js", "_static/*", "_templates/**/*", "*.cff")
     titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in sources())
-    package = ("src/**/*.py", "src/**/*.js", "src/**/*.css")
+    package = ("src/**/*.py", "src/**/*.js", "src/**/*.css", "*.lock")
     whole = files_hash(*looks, *package) + hashlib.sha256(repr([*titles]).encode()).hexdigest()
     parts = files_hash("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))
     stamp = BUILD / "rendered"
