@@ -7,6 +7,8 @@ BIN := .venv/bin
 BUILD := $(BIN)/python -m attnbook.book.build
 # torch is not under the locks: its builds for CPUs and for GPUs have one version and other hashes.
 LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all:
+# Dask comes with what the tests need.
+CLUSTERED := $(if $(SCHEDULER),.venv/installed-tests,.venv/installed)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --only-binary :all: --no-annotate --custom-compile-command "make lock"
 
@@ -21,7 +23,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
+.PHONY: help book html test quick check chapters studies worker notebooks serve claims implementations \
   bench mutants pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
@@ -50,7 +52,7 @@ check: .venv/installed-tests
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
 
-studies: .venv/installed  ## make stale records (or ONLY="name …"; SAME_AS=commit keeps those only rewritten; DEVICE=cuda: those that need a GPU)
+studies: $(CLUSTERED)  ## make stale records (or ONLY="name …"; SAME_AS=commit keeps those only rewritten; DEVICE=cuda: those that need a GPU; SCHEDULER=tcp://…: on a Dask cluster)
 	@env -u TQDM_DISABLE $(if $(DEVICE),$(BIN)/python -m studies $(if $(MINUTES),--minutes $(MINUTES)),\
 		$(BUILD) studies $(if $(SAME_AS),--same-as $(SAME_AS))) $(ONLY)
 
@@ -61,8 +63,11 @@ serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-claims: .venv/installed  ## re-run chapters (or ONLY=…) under SEEDS=3 other seeds (LIVE=1: studies as recorded)
+claims: $(CLUSTERED)  ## re-run chapters (or ONLY=…) under SEEDS=3 other seeds (LIVE=1: studies as recorded; SCHEDULER=tcp://…)
 	@$(BUILD) claims --seeds $(SEEDS) $(if $(LIVE),--live) $(ONLY)
+
+worker: .venv/installed-tests  ## run rows and chapters for the scheduler of a Dask cluster (SCHEDULER=tcp://host:8786)
+	@$(BIN)/dask worker $(SCHEDULER) --nthreads 1 --nworkers -1
 
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
 	@$(BIN)/python tests/parity/defaults.py

@@ -92,7 +92,6 @@ def test_record_is_the_same_where_a_worker_was_killed(cluster):
     assert rows("studies/where.json") == without
     begun = [line.split()[:2] for line in Path("began").read_text().splitlines()]
     assert begun.count([case, seed]) == 2
-    assert len(begun) <= len(without) + 2  # that row, and one that waited there
     assert len({line.split()[2] for line in Path("began").read_text().splitlines()}) >= 2
     made = json.loads(Path("studies/where.json").read_text())["made"]
     assert made["processor"]
