@@ -139,6 +139,7 @@ def test_gradients_of_a_block_are_those_of_finite_differences(block_class, norm)
 def test_block_hands_its_settings_on(block_class):
     settings = {"norm": "post", "n_kv_heads": 2, "d_head": 6, "position": Rotary(), "bias": "qkv"}
     settings |= {"activation": "gelu", "residual_scale": 2.0, "norm_eps": 0.1, "dropout": 0.25}
+    settings |= {"qk_norm": True}
     block = block_class(16, 4, 20, **settings)
     attentions = {"attention": Rotary()}
     attentions |= {"cross_attention": None} if block_class is DecoderBlock else {}
@@ -147,6 +148,7 @@ def test_block_hands_its_settings_on(block_class):
         assert (attention.n_kv_heads, attention.d_head, attention.position) == (2, 6, position)
         assert attention.query.bias is not None
         assert attention.output.bias is None
+        assert attention.query_norm.eps == attention.key_norm.eps == 0.1
     assert block.feed_forward.activation == "gelu"
     residuals = [part for part in block.children() if isinstance(part, Residual)]
     assert [(r.scale, r.norm.eps) for r in residuals] == [(2.0, 0.1)] * (len(attentions) + 1)

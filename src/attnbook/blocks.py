@@ -187,6 +187,7 @@ class Block(nn.Module):
         n_kv_heads: key and value heads, as in :class:`attnbook.attention.MultiHeadAttention`.
         d_head: width of a head, as there.
         position: how the self-attention is told where tokens are, as there.
+        qk_norm: norm queries and keys, as there.
         bias: biases of the attention's projections, as there.
         activation: of the feed-forward network.
         residual_scale: DeepNorm's α, post-norm only.
@@ -214,6 +215,7 @@ class Block(nn.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         position: Position | None = None,
+        qk_norm: bool = False,
         bias: ProjectionBias = False,
         activation: Activation = "relu",
         residual_scale: float = 1.0,
@@ -241,6 +243,8 @@ class Block(nn.Module):
             bias=bias,
             dropout=dropout,
             position=position,
+            qk_norm=qk_norm,
+            norm_eps=norm_eps,
         )
         self.attention_residual = self._new_residual()
         self.feed_forward = FeedForward(

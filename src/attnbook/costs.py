@@ -219,12 +219,13 @@ def parameters(config: ModelConfig) -> Costs:
     wide = sizes.d_ff * (2 if config.activation == "swiglu" else 1)  # outputs of W_1 and the gate
     feed_forward = d_model * (wide + sizes.d_ff) + (wide + d_model) * config.feed_forward_bias
     head = d_model * (d_model + 1) + norm + config.vocab_size
+    in_heads = 2 * layers * config.qk_norm * (sizes.queries // sizes.heads)
     parts = {
         "embedding": config.vocab_size * d_model,
         "positions": config.max_tokens * d_model * (config.position == "learned"),
         "attention": layers * attention,
         "feed-forward": layers * feed_forward,
-        "norms": norms * norm,
+        "norms": norms * norm + in_heads,
         "output": head * config.prediction_head + config.vocab_size * d_model * (not config.tied),
     }
     return Costs("parameters", parts)
@@ -282,6 +283,10 @@ def activation_bytes(
         norm = tokens * wide + (2 * tokens * config.d_model * wide if on_cpu else stream)
     keys = sizes.keys if fused else sizes.queries  # the definition repeats those of a group
     attention = stream + tokens * 2 * (sizes.queries + keys) * itemsize + dropped
+    if config.qk_norm:
+        normed = sizes.queries + sizes.keys
+        attention += tokens * normed * (2 * wide if on_cpu else itemsize)
+        attention += tokens * wide * normed * sizes.heads // sizes.queries
     if config.position == "rotary":  # cosines and sines
         turned = int(config.rotary_fraction * (sizes.queries // sizes.heads))
         attention += 2 * n_tokens * turned * itemsize

@@ -685,6 +685,7 @@ OPTIONS = (
     {"d_value": 5},
     {"d_memory": 5},
     {"position": EVERYWHERE},
+    {"qk_norm": True},
 )
 
 
@@ -692,7 +693,7 @@ OPTIONS = (
     ("back", "options", "message"),
     [
         *(
-            (back, options, f"needs {next(iter(options))}=.*, got")
+            (back, options, f"needs {next(iter(options)).replace('qk', 'query')}=.*, got")
             for back in (convert.to_gpt2, convert.to_bert, convert.to_nanogpt)
             for options in OPTIONS
         ),
@@ -703,7 +704,10 @@ OPTIONS = (
         (convert.to_llama, {"d_value": 5, "position": Rotary(), "d_head": 4}, "d_value=4, got 5"),
         (convert.to_llama, {"position": Rotary(fraction=0.5), "d_head": 4}, "fraction=0.5"),
         (convert.to_keras, {"n_kv_heads": 2}, "needs n_kv_heads=4, got 2"),
+        (convert.to_torch, {"qk_norm": True}, f"{LESS}query_norm.weight, key_norm.weight"),
         (convert.to_keras, {"position": EVERYWHERE}, "needs position=None"),
+        (convert.to_keras, {"qk_norm": True}, "needs query_norm=None, got RMSNorm"),
+        (convert.to_x_transformers, {"qk_norm": True}, "needs query_norm=None, got RMSNorm"),
         (convert.to_x_transformers, {"bias": "output"}, "has no biases, got output.bias"),
         (convert.to_x_transformers, {"position": EVERYWHERE}, "needs position=None"),
     ],
