@@ -70,6 +70,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     },
     "head, relu": {"prediction_head": True, "tied": False, "norm_kind": "rms"},
     "head, swiglu": {"prediction_head": True, "activation": "swiglu"},
+    "gemma": {**LLAMA, "activation": "geglu", "scaled": True},
     "one layer": {"n_layers": 1, "d_ff": None},
 }
 CONFIGS = {name: replace(BASE, **choices) for name, choices in CHOICES.items()}

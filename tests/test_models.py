@@ -54,7 +54,7 @@ SETTINGS: dict[str, list[Any]] = {
     "position": POSITIONS,
     "rotary_fraction": [1.0, 0.5],
     "rotary_scaling": [None, RotaryScaling(2.0), RotaryScaling(4.0, 8)],
-    "activation": ["relu", "gelu", "gelu_tanh", "swiglu"],
+    "activation": ["relu", "gelu", "gelu_tanh", "swiglu", "geglu"],
     "attention_bias": [True, False, "qkv", "output"],
     "feed_forward_bias": [True, False],
     "norm_bias": [True, False],

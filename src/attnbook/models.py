@@ -63,7 +63,7 @@ class ModelConfig:
             (bidirectional in an encoder) or ``"none"``.
         rotary_base: of rotary positions, as in :class:`attnbook.positions.Rotary`; and so are
             ``rotary_fraction`` and ``rotary_scaling``.
-        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"`` or ``"swiglu"``.
+        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"``, ``"swiglu"`` or ``"geglu"``.
         attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
             ``"qkv"`` or ``"output"``.
         feed_forward_bias: biases in the feed-forward networks.

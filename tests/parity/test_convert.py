@@ -274,7 +274,7 @@ DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
         ),
         (gpt2_module, GPT2_MODEL | {"scale_attn_weights": False}, "has scale_attn_weights=False"),
         (gpt2_module, GPT2_MODEL | {"activation_function": "tanh"}, "of relu, .* got 'tanh'"),
-        (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "hidden_act='gelu', ours has 'silu'"),
+        (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "of silu, gelu_new, .* got 'gelu'"),
         (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
     ],
 )
@@ -284,7 +284,7 @@ def test_folders_that_are_refused(make, options, message, tmp_path):
 
 
 def small(kind: str, **options: Any) -> Any:
-    """A Mistral or Qwen2 of transformers."""
+    """A Mistral, Qwen2, … of transformers."""
     sizes = {"hidden_size": 16, "num_attention_heads": HEADS, "num_key_value_heads": 2}
     sizes |= {"intermediate_size": 11, "num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
     settings = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
@@ -299,11 +299,34 @@ def small(kind: str, **options: Any) -> Any:
         ("Mistral", {"sliding_window": None, "head_dim": 6, "tie_word_embeddings": True}),
         ("Qwen2", {"rope_parameters": dict(ROPE)}),
         ("Qwen2", {"tie_word_embeddings": True}),
+        ("Llama", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("Gemma", {"head_dim": 6, "rope_parameters": dict(ROPE)}),
+        ("Gemma", {"head_dim": 4, "tie_word_embeddings": False}),
+        ("Gemma", {"head_dim": 4, "hidden_act": "silu", "attention_bias": True}),
+        ("Qwen3", {"head_dim": 6, "rms_norm_eps": 1e-2}),
+        ("Qwen3", {"head_dim": 4, "attention_bias": True, "tie_word_embeddings": True}),
     ],
 )
-def test_folders_like_llamas(kind, options, tmp_path):
+def test_folders_and_modules_like_llamas(kind, options, tmp_path):
     theirs, ids = small(kind, **options), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path)
+    ours = convert.from_pretrained(tmp_path)
+    assert_near(ours(ids), theirs(ids).logits, FLOAT32)
+    ours.save(tmp_path / "ours.safetensors")
+    assert_near(LanguageModel.load(tmp_path / "ours.safetensors")(ids), ours(ids))
+    assert_equal_states(convert.from_llama(theirs), ours)
+    if kind == "Qwen3":
+        again = small(kind, **options)
+        again.load_state_dict(convert.to_llama(ours))
+        assert_equal_states(again, theirs)
+
+
+def test_gemmas_gelu_was_never_the_exact_one(tmp_path):
+    theirs, ids = small("Gemma", head_dim=4), torch.randint(VOCAB, (BATCH, CONTEXT))
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"gelu_pytorch_tanh"', '"gelu"'))
+    assert transformers.AutoConfig.from_pretrained(tmp_path).hidden_act == "gelu_pytorch_tanh"
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits, FLOAT32)
 
 
@@ -392,8 +415,12 @@ LLAMA_DIFFERS = [
         {"rope_parameters": {"partial_rotary_factor": 0.5}},
         "has partial_rotary_factor=0.5, ours has 1.0 only",
     ),
-    ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "hidden_act='gelu'"),
+    ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "got 'gelu'"),
+    ({"model_type": "gemma", "use_bidirectional_attention": True}, "attention=True, ours has"),
+    ({"model_type": "gemma2"}, "got 'gemma2', with norms after its sublayers and soft-capped"),
     ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
+    ({"model_type": "qwen3", "use_sliding_window": True}, "has use_sliding_window=True"),
+    ({"is_causal": False}, "has is_causal=False, ours has True only"),
 ]
 GPT2_DIFFERS = [
     ({"n_layer": 12}, "n_layer=12, the files hold 2"),
@@ -402,6 +429,7 @@ GPT2_DIFFERS = [
     ({"n_positions": 1024}, "n_positions=1024, the files hold 24"),
     ({"vocab_size": 50257}, "vocab_size=50257, the files hold 50"),
     ({"n_head": None}, "the configuration has no n_head"),
+    ({"is_causal": False}, "has is_causal=False, ours has True only"),
     ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
 ]
 
@@ -587,7 +615,7 @@ REFUSED = [
         f"BertAttention {OFF}",
     ),
     (bert_module, {"kind": "BertForMaskedLM", "is_decoder": True}, f"BertForMaskedLM {OFF}"),
-    (llama_module, {"kind": "LlamaDecoderLayer", "hidden_act": "gelu"}, "Unexpected key.*gate"),
+    (llama_module, {"kind": "LlamaDecoderLayer", "hidden_act": "gelu"}, "hidden_act must be one"),
     (changed, SCALE | {"make": llama_module, "kind": "LlamaAttention"}, f"LlamaAttention {OFF}"),
     (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
     (changed, FREQUENCIES | LLAMA_MODEL | {"make": llama_module}, "has other frequencies"),
@@ -752,11 +780,14 @@ def test_what_is_not_berts(ours, message):
         convert.to_bert(ours)
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("layout", ["interleaved", "half_split"])
-def test_either_rotary_layout(layout):
-    position = Rotary(layout, ROPE["rope_theta"])
-    ours = MultiHeadAttention(16, HEADS, n_kv_heads=2, position=position)
+def test_either_rotary_layout(layout, qk_norm):
+    options = {"qk_norm": qk_norm, "norm_eps": 1e-6, "position": Rotary(layout, ROPE["rope_theta"])}
+    ours = randomize(MultiHeadAttention(16, HEADS, n_kv_heads=2, **options))
     theirs, x = llama_module("LlamaAttention").eval(), torch.randn(BATCH, TOKENS, 16)
+    if qk_norm:
+        theirs = small("Qwen3", head_dim=4, rope_parameters=dict(ROPE)).model.layers[0].self_attn
     theirs.load_state_dict(convert.to_llama(ours))
     allowed = causal_mask(TOKENS).expand(BATCH, 1, TOKENS, TOKENS)
     assert_near(ours(x, causal=True), peers.run_llama(theirs, allowed, x), FLOAT32)

@@ -198,10 +198,9 @@ def whole_model(
     config = ModelConfig(
         vocab_size=len(embedding),
         n_layers=n_layers(state),
-        scaled=False,
         tied=tied,
         attention_bias=settings.pop("bias"),
-        **settings,
+        **{"scaled": False, **settings},
     )
     return filled(lambda: kind(config), state).eval()
 

@@ -31,6 +31,7 @@ E = TypeVar("E", bound=Encoder)
 
 # Names there and here; GPT-2's are nanoGPT's.
 _LLAMA_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+_LLAMA_ATTENTION |= {"q_norm": "query_norm", "k_norm": "key_norm"}  # Qwen3's
 _LLAMA_LAYER = shared.under("self_attn.", "attention.", _LLAMA_ATTENTION) | {
     "input_layernorm": "attention_residual.norm",
     "post_attention_layernorm": "feed_forward_residual.norm",
@@ -66,7 +67,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+}
+_GATED: dict[str, Activation] = {
     "silu": "swiglu",
+    "gelu_new": "geglu",
+    "gelu_pytorch_tanh": "geglu",
 }
 
 
@@ -169,12 +174,16 @@ def to_gpt2(
 def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     """Ours from transformers' ``LlamaAttention``, ``LlamaDecoderLayer``, ``LlamaForCausalLM``.
 
+    Whole models may be Gemma's, Mistral's, Qwen2's and Qwen3's, too (``MistralForCausalLM``, …).
+    Gemma's norms multiply by 1 + ``weight``: ours have the sum, which bfloat16 rounds.
+
     ======================  ===============================  ==============================
     transformers            shape                            ours
     ======================  ===============================  ==============================
     ``q_proj``              (n_heads · d_head, d_model)      ``query``
     ``k_proj``, ``v_proj``  (n_kv_heads · d_head, d_model)   ``key``, ``value``
     ``o_proj``              (d_model, n_heads · d_head)      ``output``
+    ``q_norm``, ``k_norm``  (d_head,)                        ``query_norm``, ``key_norm`` (Qwen3)
     ``gate_proj``           (d_ff, d_model)                  ``feed_forward.gate``
     ``up_proj``             (d_ff, d_model)                  ``feed_forward.inner``
     ``down_proj``           (d_model, d_ff)                  ``feed_forward.outer``
@@ -197,11 +206,14 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
         >>> torch.allclose(ours(ids), theirs.eval()(ids).logits, atol=1e-5)
         True
     """
-    kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", "LlamaForCausalLM")
+    names = ("Llama", "Gemma", "Mistral", "Qwen2", "Qwen3")
+    models = {f"{name}ForCausalLM": name.lower() for name in names}
+    kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", *models)
     peer: Any = module
-    if kind == "LlamaForCausalLM":
-        config = peer.config.to_dict()
-        model = _measured_model(peer, _llama(config, _read_llama(peer.state_dict())))
+    if kind in models:
+        config, family = peer.config.to_dict(), _KNOWN[models[kind]]
+        _check_options(config, family)
+        model = _measured_model(peer, family.make(config, family.read(peer.state_dict()), None))
         _check_frequencies(peer.model.rotary_emb, _rotary(config))
         return model
     part = peer if kind == "LlamaAttention" else peer.self_attn
@@ -232,8 +244,9 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     """Parameters for the ``load_state_dict`` of transformers' module, under their names there.
 
     The layout is that of :func:`from_llama`; interleaved rotary positions become half-split ones
-    (:func:`attnbook.positions.convert_rotary_weight`). What no parameter says belongs into the
-    ``LlamaConfig``: heads, epsilon, ``rope_parameters``, ``attention_bias``, ``mlp_bias``.
+    (:func:`attnbook.positions.convert_rotary_weight`). With ``qk_norm`` they are Qwen3's. What no
+    parameter says belongs into the ``LlamaConfig``: heads, epsilon, ``rope_parameters``,
+    ``attention_bias``, ``mlp_bias``.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
@@ -247,7 +260,8 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     state = shared.with_biases(ours.state_dict(), rf"{stem}(query|key|value|output)\.")
     state = shared.with_biases(state, r"feed_forward\.")
     if isinstance(ours, LanguageModel):
-        free = ("rotary_base", "rotary_scaling", "norm_eps", "n_kv_heads", "d_head", "d_ff")
+        sizes = "n_kv_heads", "d_head", "d_ff"
+        free = ("rotary_base", "rotary_scaling", "norm_eps", "qk_norm", *sizes)
         needed = {"position": "rotary", "scaled": False, "norm": "pre", "norm_kind": "rms"}
         shared.require_model(ours, "LlamaForCausalLM", *free, activation="swiglu", **needed)
         state.setdefault("output.weight", state["embedding.weight"])
@@ -258,8 +272,9 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     if not isinstance(part.position, Rotary) or part.position.fraction != 1:
         raise ValueError(f"Llama needs position=Rotary(), got {part.position!r}")
     if part.position.layout == "interleaved":
-        for name in [n for n in state if re.search(r"\b(query|key)\.", n)]:
+        for name in [n for n in state if re.search(r"\b(query|key)(_norm)?\.", n)]:
             heads = part.n_heads if "query" in name else part.n_kv_heads
+            heads = 1 if "_norm" in name else heads
             state[name] = convert_rotary_weight(state[name], heads, to="half_split")
     if isinstance(ours, Block):
         shared.require_block(ours, "LlamaDecoderLayer", "pre", nn.RMSNorm)
@@ -360,8 +375,9 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
     """A language model from a folder of Hugging Face's; transformers need not be installed.
 
     The folder holds ``config.json`` and ``model.safetensors``, or several files and
-    ``model.safetensors.index.json``, of GPT-2, Llama, Mistral or Qwen2. The layouts are those of
-    :func:`from_gpt2` and :func:`from_llama`. Its tokenizer is read by :func:`tokenizer`.
+    ``model.safetensors.index.json``, of GPT-2, Llama, Gemma (the first), Mistral, Qwen2 or Qwen3.
+    The layouts are those of :func:`from_gpt2` and :func:`from_llama`. Its tokenizer is read by
+    :func:`tokenizer`.
 
     Args:
         folder: on this machine; nothing is downloaded.
@@ -375,7 +391,8 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
             have, parameters that are missing or unknown, or what ``config.json`` says and the files
             do not hold: layers, widths, an output layer.
 
-    Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``mistral`` and ``qwen2``.
+    Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``gemma``, ``mistral``, ``qwen2``,
+    ``qwen3``.
 
     Example:
         >>> import tempfile
@@ -393,14 +410,13 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
     config = _json(folder / "config.json")
     kind = config.get("model_type")
     if kind not in _KNOWN:
+        why = f", with {_MISSING[kind]}" if kind in _MISSING else ""
         raise ValueError(
-            f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}; the parts of a model "
-            "that transformers has loaded may be read by from_bert, from_gpt2 or from_llama"
+            f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}{why}; the parts of a "
+            "model that transformers has loaded may be read by from_bert, from_gpt2 or from_llama"
         )
     family = _KNOWN[kind]
-    for key, value in {**family.needed, "quantization_config": None}.items():
-        if (given := config.get(key, value)) != value:
-            raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
+    _check_options(config, family)
     state = family.read(_parameters(folder))
     held = _sizes(state, _required(config, family.heads))
     for key, name in family.sizes.items():
@@ -548,6 +564,12 @@ _FIRST = (
 # What a configuration says, under our names; it may come from a file that lacks some defaults.
 
 
+def _check_options(config: Config, family: "_Family") -> None:
+    for key, value in {**family.needed, "quantization_config": None}.items():
+        if (given := config.get(key)) is not None and given != value:
+            raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
+
+
 def _required(config: Config, key: str) -> Any:
     if (value := config.get(key)) is None:
         raise ValueError(f"the configuration has no {key}")
@@ -588,7 +610,7 @@ def _llama_settings(config: Config) -> dict[str, Any]:
         "d_head": None if d_head * heads == width else d_head,
         "norm": "pre",
         "norm_kind": "rms",
-        "activation": _activation(config, "hidden_act", "silu"),
+        "activation": _activation(config, "hidden_act", "silu", _GATED),
         "norm_eps": _positive("rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
     }
 
@@ -601,11 +623,13 @@ def _bert_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _activation(config: Config, key: str, default: str) -> Activation:
+def _activation(
+    config: Config, key: str, default: str, known: Mapping[str, Activation] = _ACTIVATIONS
+) -> Activation:
     name = config.get(key, default)
-    if name not in _ACTIVATIONS:
-        raise ValueError(f"{key} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}")
-    return _ACTIVATIONS[name]
+    if name not in known:
+        raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
 
 
 def _rotary(config: Config) -> Rotary:
@@ -673,9 +697,7 @@ def _read_llama(state: Mapping[str, Tensor]) -> State:
     return shared.renamed(state, _LLAMA, "the model")
 
 
-def _llama(
-    config: Config, state: State, tied: bool | None = None, *, window: int | None = None
-) -> LanguageModel:
+def _llama(config: Config, state: State, tied: bool | None = None, **more: Any) -> LanguageModel:
     rotary, length = _rotary(config), "max_position_embeddings"
     model = shared.whole_model(
         LanguageModel,
@@ -685,10 +707,22 @@ def _llama(
         position="rotary",
         rotary_base=rotary.base,
         rotary_scaling=rotary.scaling,
-        window=window,
+        qk_norm="blocks.0.attention.query_norm.weight" in state,
         **_llama_settings(config),
+        **more,
     )
     return shared.set_dropout(model, _probability(config, "attention_dropout", 0.0), 0.0)
+
+
+def _read_gemma(state: Mapping[str, Tensor]) -> State:
+    state = _read_llama(state)
+    return {name: t + 1 if name.endswith("norm.weight") else t for name, t in state.items()}
+
+
+def _gemma(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
+    if config.get("hidden_act", "gelu") == "gelu":  # it never meant the exact one
+        config = {**config, "hidden_act": "gelu_pytorch_tanh"}
+    return _llama(config, state, tied, scaled=True)
 
 
 def _mistral(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
@@ -732,7 +766,12 @@ _LLAMA_FAMILY = _Family(
     _llama,
     "num_attention_heads",
     {**_LLAMA_SIZES, "attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
-    {"hidden_act": "silu"},
+    {"is_causal": True},
+)
+_QWEN2_FAMILY = replace(
+    _LLAMA_FAMILY,
+    sizes=_LLAMA_SIZES,
+    needed={**_LLAMA_FAMILY.needed, "use_sliding_window": False},
 )
 _KNOWN = {
     "gpt2": _Family(
@@ -746,16 +785,33 @@ _KNOWN = {
             "n_positions": "max_tokens",
             "vocab_size": "vocab_size",
         },
-        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        {
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+            "is_causal": True,
+        },
         tied=True,
     ),
     "llama": _LLAMA_FAMILY,
-    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
-    "qwen2": replace(
+    "gemma": replace(
         _LLAMA_FAMILY,
-        sizes=_LLAMA_SIZES,
-        needed={"hidden_act": "silu", "use_sliding_window": False},
+        read=_read_gemma,
+        make=_gemma,
+        sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"},
+        needed={**_LLAMA_FAMILY.needed, "use_bidirectional_attention": False},
+        tied=True,
     ),
+    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
+    "qwen2": _QWEN2_FAMILY,
+    "qwen3": replace(_QWEN2_FAMILY, sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"}),
+}
+
+
+_MISSING = {  # what ours has not
+    "gemma2": "norms after its sublayers and soft-capped logits",
+    "gemma3_text": "norms after its sublayers and two kinds of rotary positions",
+    "gemma3": "images",
 }
 
 
