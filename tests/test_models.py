@@ -53,7 +53,12 @@ SETTINGS: dict[str, list[Any]] = {
     "n_kv_heads": [None, 2, 1],
     "position": POSITIONS,
     "rotary_fraction": [1.0, 0.5],
-    "rotary_scaling": [None, RotaryScaling(2.0), RotaryScaling(4.0, 8)],
+    "rotary_scaling": [
+        None,
+        RotaryScaling(2.0),
+        RotaryScaling(4.0, 8),
+        RotaryScaling(4.0, 8, 1.0, 32.0, "whole pairs", 1.1),
+    ],
     "activation": ["relu", "gelu", "gelu_tanh", "swiglu", "geglu"],
     "attention_bias": [True, False, "qkv", "output"],
     "feed_forward_bias": [True, False],

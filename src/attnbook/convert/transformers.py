@@ -3,12 +3,13 @@
 import importlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +60,12 @@ _BERT = shared.under("bert.encoder.layer.#.", "blocks.#.", _BERT_LAYER) | {
     "cls.predictions.transform.LayerNorm": "head.norm",
     "cls.predictions.decoder": "output",
     "cls.predictions.decoder.bias": "output_bias",
+}
+_ROBERTA = {  # and BERT's
+    "roberta.": "bert.",
+    "lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "lm_head.": "cls.predictions.",
 }
 
 # Activations there and here.
@@ -192,8 +199,9 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     ``lm_head``             (vocab, d_model)                 ``output``, if they are not tied
     ======================  ===============================  ==============================
 
-    Rotary positions are half-split, with the base and scaling (``"linear"`` or ``"llama3"``) of the
-    module's configuration; the frequencies are compared too, which says that far positions agree.
+    Rotary positions are half-split, with the base and scaling (``"linear"``, ``"llama3"`` or
+    ``"yarn"``) of the module's configuration; the frequencies are compared too, which says that far
+    positions agree.
     Theirs computes angles, softmax and norms in float32 whatever the type.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
@@ -213,7 +221,8 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     if kind in models:
         config, family = peer.config.to_dict(), _KNOWN[models[kind]]
         _check_options(config, family)
-        model = _measured_model(peer, family.make(config, family.read(peer.state_dict()), None))
+        model = cast(LanguageModel, family.make(config, family.read(peer.state_dict()), None))
+        model = _measured_model(peer, model)
         _check_frequencies(peer.model.rotary_emb, _rotary(config))
         return model
     part = peer if kind == "LlamaAttention" else peer.self_attn
@@ -319,7 +328,7 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | Block | Encoder:
     peer: Any = module
     state = peer.state_dict()
     if kind == "BertForMaskedLM":
-        return _measured_model(peer, _bert(peer.config.to_dict(), state))
+        return _measured_model(peer, _bert(peer.config.to_dict(), _read_bert(state)))
     like, run, n_inputs = state["output.dense.bias"], peer, 1
     ours: MultiHeadAttention | Block
     if kind == "BertLayer":
@@ -371,19 +380,24 @@ def to_bert(ours: MultiHeadAttention | Block | Encoder) -> State:
     return shared.copies(shared.renamed(state, shared.inverse(_BERT_ATTENTION), "ours"))
 
 
-def from_pretrained(folder: str | Path) -> LanguageModel:
-    """A language model from a folder of Hugging Face's; transformers need not be installed.
+def from_pretrained(folder: str | Path) -> Encoder:
+    """A model from a folder of Hugging Face's; transformers need not be installed.
 
     The folder holds ``config.json`` and ``model.safetensors``, or several files and
-    ``model.safetensors.index.json``, of GPT-2, Llama, Gemma (the first), Mistral, Qwen2 or Qwen3.
-    The layouts are those of :func:`from_gpt2` and :func:`from_llama`. Its tokenizer is read by
+    ``model.safetensors.index.json``, of GPT-2, Llama, Gemma (the first), Mistral, Qwen2 or Qwen3,
+    or of BERT or RoBERTa with the head for masked words. The layouts are those of
+    :func:`from_gpt2`, :func:`from_llama` and :func:`from_bert`. Its tokenizer is read by
     :func:`tokenizer`.
+
+    RoBERTa's positions begin after the id of its padding: ours from row 0. Theirs knows padding by
+    that id, ours by a ``padding_mask``. All tokens are of type 0.
 
     Args:
         folder: on this machine; nothing is downloaded.
 
     Returns:
-        The model in evaluation mode, on the CPU, in the type in which it was saved.
+        A ``LanguageModel``, or of BERT and RoBERTa an ``Encoder``, in evaluation mode, on the CPU,
+        in the type in which it was saved.
 
     Raises:
         FileNotFoundError: if there is no such folder, or a file is missing.
@@ -392,7 +406,7 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
             do not hold: layers, widths, an output layer.
 
     Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``gemma``, ``mistral``, ``qwen2``,
-    ``qwen3``.
+    ``qwen3``, ``bert``, ``roberta``.
 
     Example:
         >>> import tempfile
@@ -617,9 +631,9 @@ def _llama_settings(config: Config) -> dict[str, Any]:
 
 def _bert_settings(config: Config) -> dict[str, Any]:
     return {
-        "n_heads": config["num_attention_heads"],
+        "n_heads": _required(config, "num_attention_heads"),
         "activation": _activation(config, "hidden_act", "gelu"),
-        "norm_eps": config["layer_norm_eps"],
+        "norm_eps": _positive("layer_norm_eps", config.get("layer_norm_eps", 1e-12)),
     }
 
 
@@ -633,7 +647,8 @@ def _activation(
 
 
 def _rotary(config: Config) -> Rotary:
-    places = {"": {k: config.get(k) for k in ("rope_theta", "partial_rotary_factor")}}
+    outside = "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"
+    places = {"": {key: config.get(key) for key in outside}}
     for place in ("rope_parameters", "rope_scaling"):
         rope = config.get(place) or {}
         if not isinstance(rope, Mapping):
@@ -659,16 +674,36 @@ def _rotary(config: Config) -> Rotary:
         return _positive(name, value)
 
     kind, scaling = option("rope_type", "type", default="default"), None
+    longest = config.get("max_position_embeddings")
     if kind == "linear":
         scaling = RotaryScaling(number("factor"))
     elif kind == "llama3":
         ends = number("low_freq_factor"), number("high_freq_factor")
-        scaling = RotaryScaling(number("factor"), number("original_max_position_embeddings"), *ends)
+        original = number("original_max_position_embeddings", longest)
+        scaling = RotaryScaling(number("factor"), original, *ends)
+    elif kind == "yarn":
+        original, factor = number("original_max_position_embeddings", longest), number("factor")
+        larger = _yarn_factor(factor, 1)
+        if option("mscale") and option("mscale_all_dim"):
+            scales = (_yarn_factor(factor, number(name)) for name in ("mscale", "mscale_all_dim"))
+            larger = operator.truediv(*scales)
+        scaling = RotaryScaling(
+            factor,
+            original,
+            number("beta_slow") if option("beta_slow") else 1.0,
+            number("beta_fast") if option("beta_fast") else 32.0,
+            "whole pairs" if option("truncate", default=True) else "pairs",
+            number("attention_factor", larger),
+        )
     elif kind != "default":
-        raise ValueError(f"rope_type must be one of default, linear, llama3, got {kind!r}")
+        raise ValueError(f"rope_type must be one of default, linear, llama3, yarn, got {kind!r}")
     if (part := option("partial_rotary_factor", default=1.0)) != 1.0:
         raise ValueError(f"the configuration has partial_rotary_factor={part!r}, ours has 1.0 only")
     return Rotary(base=float(number("rope_theta", 10000.0)), scaling=scaling)
+
+
+def _yarn_factor(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 # Modules from a configuration and parameters.
@@ -729,16 +764,51 @@ def _mistral(config: Config, state: State, tied: bool | None = None) -> Language
     return _llama(config, state, tied, window=config.get("sliding_window", 4096))
 
 
-def _bert(config: Config, state: State) -> Encoder:
-    kept = "bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"
-    names = {**_BERT, **{name: name for name in kept}}
-    state = shared.renamed(state, names, "BertForMaskedLM")
-    first_type, _ = state.pop(kept[0])[0], state.pop(kept[1])  # the decoder's bias is the same
-    state["positions.table"] = state["positions.table"] + first_type
+def _read_bert(state: Mapping[str, Tensor]) -> State:
+    """Without what masked words do not need: the pooler, the head for pairs of sentences."""
+    other = re.compile(r"(^|\.)pooler\.|seq_relationship\.|\.position_ids$")
+    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    found = {}
+    for name, tensor in shared.without_prefixes(state).items():
+        for there, here in old.items():
+            name = name.replace(there, here)
+        if not other.search(name):
+            found[name] = tensor
+    if not any(name.startswith("cls.predictions.") for name in found):
+        raise ValueError("the model has no head for masked words, cls.predictions or lm_head")
+    bias = found.pop("cls.predictions.bias", None)  # in files it may be the decoder's, too
+    if bias is not None:
+        found.setdefault("cls.predictions.decoder.bias", bias)
+    kinds, table = (f"bert.embeddings.{n}_embeddings.weight" for n in ("token_type", "position"))
+    for name in (kinds, table):
+        if name not in found:
+            raise ValueError(f"the model has no {name}")
+    found[table] = found[table] + found.pop(kinds)[0]
+    return shared.renamed(found, _BERT, "the model")
+
+
+def _bert(config: Config, state: State, tied: bool | None = None) -> Encoder:
     heads = {"embedding_norm": True, "prediction_head": True}
-    model = shared.whole_model(Encoder, state, **heads, **_bert_settings(config))
-    hidden = config["hidden_dropout_prob"]
-    return shared.set_dropout(model, config["attention_probs_dropout_prob"], hidden, hidden)
+    model = shared.whole_model(Encoder, state, tied=tied, **heads, **_bert_settings(config))
+    hidden = _probability(config, "hidden_dropout_prob", 0.1)
+    inner = _probability(config, "attention_probs_dropout_prob", 0.1)
+    return shared.set_dropout(model, inner, hidden, hidden)
+
+
+def _read_roberta(state: Mapping[str, Tensor]) -> State:
+    found = {}
+    for name, tensor in shared.without_prefixes(state).items():
+        stem = next((there for there in _ROBERTA if name.startswith(there)), "")
+        found[_ROBERTA.get(stem, "") + name.removeprefix(stem)] = tensor
+    return _read_bert(found)
+
+
+def _roberta(config: Config, state: State, tied: bool | None = None) -> Encoder:
+    padding = config.get("pad_token_id", 1)
+    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
+        raise ValueError(f"pad_token_id must be a whole number of at least 0, got {padding!r}")
+    rows = state["positions.table"][padding + 1 :]
+    return _bert(config, {**state, "positions.table": rows}, tied)
 
 
 @dataclass(frozen=True)
@@ -746,7 +816,7 @@ class _Family:
     """How the folders of one ``model_type`` are read."""
 
     read: Callable[[Mapping[str, Tensor]], State]
-    make: Callable[[Config, State, bool | None], LanguageModel]
+    make: Callable[[Config, State, bool | None], Encoder]
     heads: str
     sizes: Mapping[str, str]  # names in config.json, and in ``_sizes``
     needed: Mapping[str, Any]  # options of files, where nothing can be measured
@@ -772,6 +842,20 @@ _QWEN2_FAMILY = replace(
     _LLAMA_FAMILY,
     sizes=_LLAMA_SIZES,
     needed={**_LLAMA_FAMILY.needed, "use_sliding_window": False},
+)
+_BERT_FAMILY = _Family(
+    _read_bert,
+    _bert,
+    "num_attention_heads",
+    {
+        "num_hidden_layers": "n_layers",
+        "hidden_size": "d_model",
+        "intermediate_size": "d_ff",
+        "max_position_embeddings": "max_tokens",
+        "vocab_size": "vocab_size",
+    },
+    {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    tied=True,
 )
 _KNOWN = {
     "gpt2": _Family(
@@ -801,6 +885,13 @@ _KNOWN = {
         sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"},
         needed={**_LLAMA_FAMILY.needed, "use_bidirectional_attention": False},
         tied=True,
+    ),
+    "bert": _BERT_FAMILY,
+    "roberta": replace(  # whose head is always of GELU
+        _BERT_FAMILY,
+        read=_read_roberta,
+        make=_roberta,
+        needed={**_BERT_FAMILY.needed, "hidden_act": "gelu"},
     ),
     "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
     "qwen2": _QWEN2_FAMILY,
@@ -856,6 +947,7 @@ def _check_frequencies(rope: Any, rotary: Rotary) -> None:
     theirs, epsilon = rope.inv_freq.double().cpu(), torch.finfo(rope.inv_freq.dtype).eps
     unit = torch.cat([torch.ones_like(theirs), torch.zeros_like(theirs)])[None]
     cosine, sine = rotary.rotate(unit, torch.tensor([1])).chunk(2, dim=-1)
-    off = (torch.atan2(sine, cosine)[0] / theirs - 1).abs().max().item()
+    apart = torch.atan2(sine, cosine) / theirs, torch.hypot(sine, cosine) / rope.attention_scaling
+    off = (torch.cat(apart) - 1).abs().max().item()
     if not off <= max(1e-5, epsilon):
         raise ValueError(f"{type(rope).__name__} has other frequencies: off by {off:.2g} of theirs")
