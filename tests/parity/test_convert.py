@@ -452,6 +452,7 @@ LLAMA_DIFFERS = [
     ({"rope_scaling": {"type": "linear"}}, "has rope_type='linear' without factor"),
     ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor must be a positive number"),
     ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
+    ({"rope_parameters": {"full_attention": LINEAR_ROPE}}, "must be options by name, got {'full_"),
     ({"rope_scaling": {"type": "longrope"}}, "of default, linear, llama3, yarn, got 'longrope'"),
     ({"rope_scaling": {"type": "yarn"}}, "rope_type='yarn' without original_max_position_embed"),
     (

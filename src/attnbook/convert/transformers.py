@@ -1,4 +1,4 @@
-"""To and from Hugging Face's GPT-2, Llama and BERT: modules, state dicts, folders of files."""
+"""To and from Hugging Face's models, by their kinds: modules, state dicts, folders of files."""
 
 import importlib
 import json
@@ -651,7 +651,8 @@ def _rotary(config: Config) -> Rotary:
     places = {"": {key: config.get(key) for key in outside}}
     for place in ("rope_parameters", "rope_scaling"):
         rope = config.get(place) or {}
-        if not isinstance(rope, Mapping):
+        nested = isinstance(rope, Mapping) and any(isinstance(x, Mapping) for x in rope.values())
+        if nested or not isinstance(rope, Mapping):  # by kind of layer
             raise ValueError(f"{place} must be options by name, got {rope!r}")
         places[f"{place}."] = dict(rope)
 
