@@ -251,6 +251,8 @@ def modules(
         d_memory=draw(sizes) if other_memory else None,
         bias=draw(st.sampled_from([True, False, "qkv", "output"])),
         position=draw(st.sampled_from(positions)),
+        qk_norm=draw(st.booleans()),
+        norm_eps=0.1,
     )
     return with_random_biases(module)
 

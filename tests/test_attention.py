@@ -316,6 +316,11 @@ def test_vmap_over_calls_equals_a_loop(path):
 # The module
 
 
+def normed(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """Divided by the root of the mean square."""
+    return norm.weight * x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
 def head_by_head(
     module: MultiHeadAttention,
     x: Tensor,
@@ -352,6 +357,8 @@ def head_by_head(
         q = project(module.query, x, h, module.n_heads)
         k = project(module.key, memory, h // group, module.n_kv_heads)
         v = project(module.value, memory, h // group, module.n_kv_heads)
+        if module.query_norm is not None:
+            q, k = normed(q, module.query_norm), normed(k, module.key_norm)
         if isinstance(position, Rotary):
             q, k = (turned(t[:, None], positions, position)[:, 0] for t in (q, k))
         elif isinstance(position, Own):
@@ -426,10 +433,11 @@ def test_cross_attention_equals_a_loop_over_the_heads(module, queries, more, dat
 @pytest.mark.parametrize(
     ("position", "cross"), [*((position, False) for position in POSITIONS), (None, True)]
 )
-def test_gradients_of_the_module_equal_finite_differences(position, cross):
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_gradients_of_the_module_equal_finite_differences(position, cross, qk_norm):
     path = "explicit" if position == Rotary() else "fused"  # the function's tests have both
     options = {"n_kv_heads": 2, "d_head": 4, "d_value": 1, "bias": True, "position": position}
-    module = with_random_biases(MultiHeadAttention(3, 4, **options))
+    module = with_random_biases(MultiHeadAttention(3, 4, **options, qk_norm=qk_norm))
     inputs = [torch.randn(2, 2, 3, requires_grad=True) for _ in range(1 + cross)]
     bias = torch.randn(4, 2, 2, requires_grad=True)
     mask = torch.tensor([[[[1, 1]]], [[[0, 1]]]]).bool()  # with causal: an empty row
@@ -470,6 +478,15 @@ def test_token_that_may_attend_to_nothing_gets_the_output_bias(path, dtype):
     output.sum().backward()
     assert all(p.grad.isfinite().all() for p in (x, *module.parameters()))
     assert not x.grad[1].any()
+
+
+def test_norms_change_no_draw_and_no_name_of_the_rest():
+    torch.manual_seed(1)
+    plain = MultiHeadAttention(8, 2, bias=True)
+    torch.manual_seed(1)
+    state = MultiHeadAttention(8, 2, bias=True, qk_norm=True).state_dict()
+    assert list(state)[:-2] == list(plain.state_dict())
+    assert all(torch.equal(state[name], x) for name, x in plain.state_dict().items())
 
 
 def test_sizes_are_those_of_the_table():
@@ -638,12 +655,15 @@ def test_without_a_causal_mask_new_tokens_see_each_other(position):
     assert_near(module(x[:, 2:], cache=cache), module(x)[:, 2:])
 
 
-def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads():
-    module = MultiHeadAttention(16, 4, n_kv_heads=2, d_value=3, position=Rotary())
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_cache_holds_rotated_keys_and_the_values_of_its_own_heads(qk_norm):
+    sizes = {"n_kv_heads": 2, "d_value": 3, "qk_norm": qk_norm}
+    module = MultiHeadAttention(16, 4, **sizes, position=Rotary())
     cache, x = KeyValueCache(), torch.randn(2, 6, 16)
     module(x[:, :4], cache=cache)
     module(x[:, 4:], cache=cache)
     keys = module.key(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    keys = normed(keys, module.key_norm) if qk_norm else keys
     assert_near(cache.key, Rotary().rotate(keys, torch.arange(6)))
     assert_near(cache.value, module.value(x).unflatten(-1, (2, 3)).transpose(1, 2))
 

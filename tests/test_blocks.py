@@ -25,6 +25,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "swiglu": lambda x: x / (1 + torch.exp(-x)),
 }
+FORMULAS["geglu"] = FORMULAS["gelu_tanh"]
 every_activation = pytest.mark.parametrize("activation", FORMULAS)
 every_norm = pytest.mark.parametrize("norm", ["pre", "post", "none"])
 every_kind = pytest.mark.parametrize("kind", ["layer", "rms"])
@@ -60,8 +61,8 @@ def test_feed_forward_is_its_formula_for_each_token_alone(activation, bias):
 
     for b, t in ((0, 0), (0, 2), (1, 1)):
         inner = linear(network.inner, x[b, t])
-        if activation == "swiglu":
-            inner = FORMULAS["swiglu"](linear(network.gate, x[b, t])) * inner
+        if activation in ("swiglu", "geglu"):
+            inner = FORMULAS[activation](linear(network.gate, x[b, t])) * inner
         else:
             inner = FORMULAS[activation](inner)
         assert_near(y[b, t], linear(network.outer, inner))
@@ -139,6 +140,7 @@ def test_gradients_of_a_block_are_those_of_finite_differences(block_class, norm)
 def test_block_hands_its_settings_on(block_class):
     settings = {"norm": "post", "n_kv_heads": 2, "d_head": 6, "position": Rotary(), "bias": "qkv"}
     settings |= {"activation": "gelu", "residual_scale": 2.0, "norm_eps": 0.1, "dropout": 0.25}
+    settings |= {"qk_norm": True}
     block = block_class(16, 4, 20, **settings)
     attentions = {"attention": Rotary()}
     attentions |= {"cross_attention": None} if block_class is DecoderBlock else {}
@@ -147,6 +149,7 @@ def test_block_hands_its_settings_on(block_class):
         assert (attention.n_kv_heads, attention.d_head, attention.position) == (2, 6, position)
         assert attention.query.bias is not None
         assert attention.output.bias is None
+        assert attention.query_norm.eps == attention.key_norm.eps == 0.1
     assert block.feed_forward.activation == "gelu"
     residuals = [part for part in block.children() if isinstance(part, Residual)]
     assert [(r.scale, r.norm.eps) for r in residuals] == [(2.0, 0.1)] * (len(attentions) + 1)
@@ -234,7 +237,7 @@ def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
     [
         (lambda: Block(12, 3, 20, norm="sandwich"), "'sandwich'", "'pre', 'post' or 'none'"),
         (lambda: Residual(12, norm_kind="batch"), "'batch'", "'layer' or 'rms'"),
-        (lambda: FeedForward(12, 20, activation="swish"), "'swish'", "'gelu_tanh' or 'swiglu'"),
+        (lambda: FeedForward(12, 20, activation="swish"), "'swish'", "'swiglu' or 'geglu'"),
         (lambda: Residual(4, norm="pre", scale=2.0), "2.0 with norm='pre'", "only a post-norm"),
         (lambda: DecoderBlock(12, 5, 20), "5 heads for 12", "n_heads must divide d_model"),
     ],

@@ -51,6 +51,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     },
     "llama": LLAMA,
     "one key head": {**LLAMA, "n_kv_heads": 1},
+    "qwen3": {**LLAMA, "n_kv_heads": 2, "d_head": 6, "qk_norm": True},
+    "normed heads": {"n_kv_heads": 2, "qk_norm": True},
     "grouped": {"n_kv_heads": 2, "activation": "gelu", "attention_bias": "qkv"},
     "wide heads": {"d_head": 6, "n_kv_heads": 2, "attention_bias": "output", "tied": False},
     "odd heads": {"n_heads": 3, "d_head": 5, "position": "none"},
@@ -68,6 +70,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     },
     "head, relu": {"prediction_head": True, "tied": False, "norm_kind": "rms"},
     "head, swiglu": {"prediction_head": True, "activation": "swiglu"},
+    "gemma": {**LLAMA, "activation": "geglu", "scaled": True},
     "one layer": {"n_layers": 1, "d_ff": None},
 }
 CONFIGS = {name: replace(BASE, **choices) for name, choices in CHOICES.items()}

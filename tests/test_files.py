@@ -101,8 +101,9 @@ def test_model_comes_back_as_it_was(model_class, config, again, tmp_path):
 def test_every_setting_is_in_the_file(tmp_path):
     config = TransformerConfig(
         *(7, 12, 3, 1, 20, 9, "deepnorm", False, "unit", False, 0.25, 1, "rotary", 50.0, 0.5),
-        *(RotaryScaling(2.0, 4, 1.5, 3.5), "gelu", "qkv", False, False, "rms", 1e-3, True, 8),
-        **{"target_vocab_size": 5, "n_decoder_layers": 2, "padding_id": 0},
+        *(RotaryScaling(2.0, 4, 1.5, 3.5, "pairs", 1.5), "gelu", "qkv", False, False, "rms"),
+        *(1e-3, True, 8),
+        **{"qk_norm": True, "target_vocab_size": 5, "n_decoder_layers": 2, "padding_id": 0},
     )
     plain, refused = TransformerConfig(8), {"window", "embedding_norm", "prediction_head"}
     for field in dataclasses.fields(config):

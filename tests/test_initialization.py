@@ -191,7 +191,7 @@ def test_initialize_draws_everything_and_only_once(tied, monkeypatch):
         drawn.append(id(weight))
         return fill_(weight, *args)
 
-    model = language_model("gpt2", tied=tied, norm_kind="rms")
+    model = language_model("gpt2", tied=tied, norm_kind="rms", qk_norm=True)
     model.blocks[1] = model.blocks[0]
     parameters = dict(filled_with_nan(model).named_parameters())
     monkeypatch.setattr(module, "fill_", counting)

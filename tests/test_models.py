@@ -53,14 +53,20 @@ SETTINGS: dict[str, list[Any]] = {
     "n_kv_heads": [None, 2, 1],
     "position": POSITIONS,
     "rotary_fraction": [1.0, 0.5],
-    "rotary_scaling": [None, RotaryScaling(2.0), RotaryScaling(4.0, 8)],
-    "activation": ["relu", "gelu", "gelu_tanh", "swiglu"],
+    "rotary_scaling": [
+        None,
+        RotaryScaling(2.0),
+        RotaryScaling(4.0, 8),
+        RotaryScaling(4.0, 8, 1.0, 32.0, "whole pairs", 1.1),
+    ],
+    "activation": ["relu", "gelu", "gelu_tanh", "swiglu", "geglu"],
     "attention_bias": [True, False, "qkv", "output"],
     "feed_forward_bias": [True, False],
     "norm_bias": [True, False],
     "norm_kind": ["layer", "rms"],
     "final_norm": [None, True, False],
     "d_head": [None, 8],
+    "qk_norm": [True, False],
 }
 OF_ONE_STACK = {
     "window": [None, 1, 3],
@@ -149,6 +155,8 @@ def test_model_is_its_parts_one_after_the_other(rest, tied, kind, model_class):
         ({"norm": "deepnorm"}, {"scale": 4**0.25}),
         ({"norm": "deepnorm", "n_layers": 3}, {"scale": 6**0.25, "len": 3}),
         ({"norm_eps": 0.1}, {"eps": 0.1}),
+        ({"qk_norm": True}, {"qk_eps": (1e-5, 1e-5)}),
+        ({"qk_norm": True, "norm_eps": 0.1}, {"eps": 0.1, "qk_eps": (0.1, 0.1)}),
         ({"norm_kind": "rms"}, {"kind": nn.RMSNorm, "norm_bias": False}),
         ({"norm_bias": False}, {"norm_bias": False}),
         ({"feed_forward_bias": False}, {"feed_forward_bias": False}),
@@ -159,7 +167,7 @@ def test_settings_reach_every_block(settings, found):
     plain = {"len": 2, "inner": 20, "n_kv_heads": 3, "d_head": 4, "position": None}
     plain |= {"activation": "relu", "biases": (False, False), "norm": "post", "scale": 1.0}
     plain |= {"eps": 1e-5, "kind": nn.LayerNorm, "norm_bias": True, "feed_forward_bias": True}
-    plain |= {"dropouts": {0.0}}
+    plain |= {"dropouts": {0.0}, "qk_eps": (None, None)}
     if settings.get("norm") == "none":
         plain |= {"eps": None, "kind": nn.Identity, "norm_bias": False}
     if "d_model" in settings:
@@ -179,6 +187,9 @@ def test_settings_reach_every_block(settings, found):
             "scale": pytest.approx(block.feed_forward_residual.scale, rel=1e-15),
             "eps": getattr(block.attention_residual.norm, "eps", None),
             "kind": type(block.feed_forward_residual.norm),
+            "qk_eps": tuple(
+                getattr(norm, "eps", None) for norm in (attention.query_norm, attention.key_norm)
+            ),
             "norm_bias": getattr(block.attention_residual.norm, "bias", None) is not None,
             "feed_forward_bias": network.outer.bias is not None,
             "dropouts": {part.dropout for part in block.modules() if hasattr(part, "dropout")},

@@ -190,7 +190,21 @@ def llama3(factor: float, original: int, low: float, high: float) -> tuple[dict,
     return settings, RotaryScaling(factor, original, low=low, high=high)
 
 
+def yarn(ramp: str, factor: float, original: int, **more: float) -> tuple[dict, RotaryScaling]:
+    """The same for YaRN."""
+    settings = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    low, high = more.get("beta_slow", 1.0), more.get("beta_fast", 32.0)
+    scale = more.get("attention_factor", 0.1 * math.log(factor) + 1)
+    settings |= more | {"truncate": ramp == "whole pairs"}
+    return settings, RotaryScaling(factor, original, low, high, ramp, scale)
+
+
 SCALINGS = [
+    yarn("whole pairs", 4.0, 8192),
+    yarn("pairs", 4.0, 8192),
+    yarn("whole pairs", 40.0, 3),  # not one turn in these
+    yarn("pairs", 2.0, 900, beta_slow=2.0, beta_fast=9.0, attention_factor=0.7),
+    yarn("whole pairs", 2.0, 900, beta_slow=8.9, beta_fast=9.0),
     ({"rope_type": "default"}, None),
     ({"rope_type": "linear", "factor": 8.0}, RotaryScaling(8.0)),
     llama3(8.0, 8192, 1.0, 4.0),
@@ -211,6 +225,10 @@ def test_scaled_and_partial_rotations_are_those_of_transformers(settings, scalin
     rotary = Rotary(base=5e5, fraction=fraction, scaling=scaling)
     own = rotary.rotate_both(query, key, positions)
     torch.testing.assert_close(own, theirs, rtol=0, atol=1e-4)
+    far = torch.full((2, 9), 9000)  # where theirs are exact to a thousandth
+    cos, sin = neox.GPTNeoXRotaryEmbedding(config)(query, far)
+    theirs = neox.apply_rotary_pos_emb(query, key, cos, sin)
+    torch.testing.assert_close(rotary.rotate_both(query, key, far), theirs, rtol=0, atol=1e-2)
     plain = Rotary(base=5e5, fraction=fraction).rotate(query, positions)
     assert torch.equal(plain, own[0]) == (scaling is None)
 

@@ -315,6 +315,10 @@ class MultiHeadAttention(nn.Module):
     ``output``    n_heads · d_value                     d_model
     ============  ====================================  =========================================
 
+    With ``qk_norm`` each head's queries and keys go through ``query_norm`` and ``key_norm``, one
+    RMSNorm over ``d_head`` for all heads, before the position turns them: logits then can't grow
+    with the weights.
+
     Args:
         d_model: width of the input and of the output.
         n_heads: number of query heads.
@@ -328,6 +332,8 @@ class MultiHeadAttention(nn.Module):
         dropout: probability with which an attention weight is dropped in training.
         position: :class:`attnbook.positions.Rotary`, :class:`attnbook.positions.ALiBi`, a
             :class:`attnbook.positions.Position` of your own, or none.
+        qk_norm: norm queries and keys.
+        norm_eps: added to the mean square in these norms.
 
     The sizes, ``dropout`` and ``position`` are attributes under these names. The matrices start as
     Glorot-uniform, each of the four counted as one matrix, the biases as zeros.
@@ -337,7 +343,8 @@ class MultiHeadAttention(nn.Module):
             ``n_kv_heads`` does not divide ``n_heads``.
 
     Source: Vaswani et al. 2017, section 3.2.2; Shazeer 2019 (multi-query), section 3;
-    Ainslie et al. 2023 (grouped-query), section 2.2.
+    Ainslie et al. 2023 (grouped-query), section 2.2; Henry et al. 2020 (query-key normalization),
+    section 2, and Dehghani et al. 2023 (ViT-22B), section 2.1, for ``qk_norm``, here with RMSNorm.
 
     Example:
         >>> from attnbook import Rotary
@@ -360,6 +367,8 @@ class MultiHeadAttention(nn.Module):
         bias: ProjectionBias = False,
         dropout: float = 0.0,
         position: Position | None = None,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         if d_head is None and (n_heads < 1 or d_model % n_heads):
@@ -383,6 +392,8 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(self.d_memory, n_kv_heads * self.d_head, bias=inner)
         self.value = nn.Linear(self.d_memory, n_kv_heads * self.d_value, bias=inner)
         self.output = nn.Linear(n_heads * self.d_value, d_model, bias=outer)
+        self.query_norm = nn.RMSNorm(self.d_head, eps=norm_eps) if qk_norm else None
+        self.key_norm = nn.RMSNorm(self.d_head, eps=norm_eps) if qk_norm else None
         for linear in (self.query, self.key, self.value, self.output):
             draw_(linear.weight, "glorot", fan_in=linear.in_features, fan_out=linear.out_features)
             if linear.bias is not None:
@@ -425,13 +436,14 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if positions meet a memory, or causal ALiBi is used without ``causal``.
         """
-        q = self._split(self.query(x), self.n_heads)  # (batch, heads, queries, d_head)
+        # (batch, heads, queries, d_head), and for keys (batch, kv_heads, keys, d_head)
+        q = self._split(self.query(x), self.n_heads, self.query_norm)
         k = v = None
         if memory is not None and cache is not None:
             k, v = cache.key, cache.value  # the memory's, after the first call
         if k is None or v is None:
             attended = x if memory is None else memory
-            k = self._split(self.key(attended), self.n_kv_heads)  # (batch, kv_heads, keys, d_head)
+            k = self._split(self.key(attended), self.n_kv_heads, self.key_norm)
             v = self._split(self.value(attended), self.n_kv_heads)
             if self.position is not None:
                 if memory is not None:
@@ -464,7 +476,8 @@ class MultiHeadAttention(nn.Module):
 
     @staticmethod
     def _split(
-        x: Float[Tensor, "batch tokens width"], n_heads: int
+        x: Float[Tensor, "batch tokens width"], n_heads: int, norm: nn.Module | None = None
     ) -> Float[Tensor, "batch heads tokens d_head"]:
         batch, tokens, width = x.shape
-        return x.view(batch, tokens, n_heads, width // n_heads).transpose(1, 2)
+        heads = x.view(batch, tokens, n_heads, width // n_heads)
+        return (heads if norm is None else norm(heads)).transpose(1, 2)

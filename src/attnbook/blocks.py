@@ -15,18 +15,21 @@ from attnbook.positions import Position
 
 NormPosition = Literal["pre", "post", "none"]
 NormKind = Literal["layer", "rms"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu", "geglu"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "swiglu": F.silu,
+    "geglu": lambda x: F.gelu(x, approximate="tanh"),
 }
 """``"gelu"`` is exact, as in BERT; ``"gelu_tanh"`` its approximation, as in GPT-2.
 
 :meta hide-value:
 """
+GATED = frozenset({"swiglu", "geglu"})
+"""Those that a gate goes through, beside ``inner``."""
 
 
 class FeedForward(nn.Module):
@@ -34,21 +37,22 @@ class FeedForward(nn.Module):
 
     .. math::
         \operatorname{FFN}(x) = \phi(x W_1 + b_1)\, W_2 + b_2, \qquad
-        \text{swiglu:}\quad \big(\operatorname{silu}(x W_g + b_g) \odot (x W_1 + b_1)\big) W_2 + b_2
+        \text{gated:}\quad \big(\phi(x W_g + b_g) \odot (x W_1 + b_1)\big) W_2 + b_2
 
     :math:`W_1` is ``inner``, :math:`W_2` ``outer``, :math:`W_g` ``gate``.
 
     Args:
         d_model: width of the input and of the output.
         d_ff: width in between.
-        activation: :math:`\phi`: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``; or ``"swiglu"``.
+        activation: :math:`\phi`: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``; or, gated, ``"swiglu"``
+            (SiLU) or ``"geglu"`` (as ``"gelu_tanh"``).
         bias: with biases, or without.
         dropout: probability with which an inner value is dropped in training.
 
     The matrices start as Glorot-uniform, the biases as zeros.
 
     Source: Vaswani et al. 2017, section 3.3; Hendrycks and Gimpel 2016, section 2, for GELU;
-    Shazeer 2020, eq. 6, for SwiGLU.
+    Shazeer 2020, eq. 6, for SwiGLU and GEGLU.
 
     Example:
         >>> FeedForward(64, 256)(torch.randn(2, 10, 64)).shape
@@ -69,7 +73,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.dropout = dropout
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
-        self.gate = nn.Linear(d_model, d_ff, bias=bias) if activation == "swiglu" else None
+        self.gate = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
         for linear in (self.inner, self.gate, self.outer):
             if linear is None:
@@ -187,6 +191,7 @@ class Block(nn.Module):
         n_kv_heads: key and value heads, as in :class:`attnbook.attention.MultiHeadAttention`.
         d_head: width of a head, as there.
         position: how the self-attention is told where tokens are, as there.
+        qk_norm: norm queries and keys, as there.
         bias: biases of the attention's projections, as there.
         activation: of the feed-forward network.
         residual_scale: DeepNorm's α, post-norm only.
@@ -214,6 +219,7 @@ class Block(nn.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         position: Position | None = None,
+        qk_norm: bool = False,
         bias: ProjectionBias = False,
         activation: Activation = "relu",
         residual_scale: float = 1.0,
@@ -241,6 +247,8 @@ class Block(nn.Module):
             bias=bias,
             dropout=dropout,
             position=position,
+            qk_norm=qk_norm,
+            norm_eps=norm_eps,
         )
         self.attention_residual = self._new_residual()
         self.feed_forward = FeedForward(

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attnbook.blocks import check_choice
+from attnbook.blocks import GATED, check_choice
 from attnbook.models import ModelConfig
 
 Pairs = Literal["all", "causal", "two_sided"]
@@ -126,9 +126,10 @@ def forward_operations(
 
     for projections, attention (logits and weighted sums), feed-forward networks and output matrix.
     Generally, projections are :math:`4Td\,d_\text{head}(n_\text{heads} + n_\text{kv})`, attention
-    :math:`4T^2 n_\text{heads}\, d_\text{head}` with :func:`attention_pairs` for :math:`T^2`, and
-    SwiGLU's three matrices have 6 for 4. Looking up an embedding multiplies nothing. The logits of
-    ``n_logits`` tokens are computed, of all if not given; ``LanguageModel.generate`` needs 1.
+    :math:`4T^2 n_\text{heads}\, d_\text{head}` with :func:`attention_pairs` for :math:`T^2`, and a
+    gated network's three matrices have 6 for 4. Looking up an embedding multiplies nothing. The
+    logits of ``n_logits`` tokens are computed, of all if not given; ``LanguageModel.generate``
+    needs 1.
 
     Source: Kaplan et al. 2020, table 1, whose total omits the output matrix; Shazeer 2019, 2.4.
 
@@ -140,7 +141,7 @@ def forward_operations(
     sizes, d_model = _sizes(config, n_tokens, batch, n_logits), config.d_model
     if n_logits > n_tokens:
         raise ValueError(f"expected logits of at most {n_tokens} tokens, got {n_logits}")
-    matrices, head = 2 + (config.activation == "swiglu"), d_model * config.prediction_head
+    matrices, head = 2 + (config.activation in GATED), d_model * config.prediction_head
     tokens = config.n_layers * batch * n_tokens
     n_pairs = config.n_layers * batch * attention_pairs(config, n_tokens, n_seen, pairs=pairs)
     parts = {
@@ -216,15 +217,16 @@ def parameters(config: ModelConfig) -> Costs:
     inner = sizes.queries + 2 * sizes.keys  # outputs of W_Q, W_K and W_V
     attention = inner * (d_model + (config.attention_bias in (True, "qkv")))
     attention += d_model * (sizes.queries + (config.attention_bias in (True, "output")))
-    wide = sizes.d_ff * (2 if config.activation == "swiglu" else 1)  # outputs of W_1 and the gate
+    wide = sizes.d_ff * (2 if config.activation in GATED else 1)  # outputs of W_1 and the gate
     feed_forward = d_model * (wide + sizes.d_ff) + (wide + d_model) * config.feed_forward_bias
     head = d_model * (d_model + 1) + norm + config.vocab_size
+    in_heads = 2 * layers * config.qk_norm * (sizes.queries // sizes.heads)
     parts = {
         "embedding": config.vocab_size * d_model,
         "positions": config.max_tokens * d_model * (config.position == "learned"),
         "attention": layers * attention,
         "feed-forward": layers * feed_forward,
-        "norms": norms * norm,
+        "norms": norms * norm + in_heads,
         "output": head * config.prediction_head + config.vocab_size * d_model * (not config.tied),
     }
     return Costs("parameters", parts)
@@ -260,7 +262,7 @@ def activation_bytes(
 
     numbers for each block and sequence, usually: the inputs of both norms and of what follows them,
     queries, keys, values, what the heads give, and the inner values before and after GELU. ReLU
-    keeps :math:`d_\text{ff}`, SwiGLU :math:`4 d_\text{ff}`. Statistics of norms, masks of dropout,
+    keeps :math:`d_\text{ff}`, a gate :math:`4 d_\text{ff}`. Statistics of norms, masks of dropout,
     ids and logarithms of probabilities are counted, too; autocast is not, and would keep more.
     ``causal`` is a ``LanguageModel``, otherwise an ``Encoder``. A ``fused`` kernel keeps one number
     for each row of weights; but torch's keeps a window's mask and ALiBi's bias. ``checkpointing``
@@ -282,6 +284,10 @@ def activation_bytes(
         norm = tokens * wide + (2 * tokens * config.d_model * wide if on_cpu else stream)
     keys = sizes.keys if fused else sizes.queries  # the definition repeats those of a group
     attention = stream + tokens * 2 * (sizes.queries + keys) * itemsize + dropped
+    if config.qk_norm:
+        normed = sizes.queries + sizes.keys
+        attention += tokens * normed * (2 * wide if on_cpu else itemsize)
+        attention += tokens * wide * normed * sizes.heads // sizes.queries
     if config.position == "rotary":  # cosines and sines
         turned = int(config.rotary_fraction * (sizes.queries // sizes.heads))
         attention += 2 * n_tokens * turned * itemsize
@@ -293,7 +299,7 @@ def activation_bytes(
     else:  # after the softmax, and after the mask or dropout
         weights = tokens * sizes.heads * n_tokens * ((1 + (masked or dropout)) * itemsize + mask)
         weights += rows * (n_tokens + 1) * masked
-    inner = {"relu": 1 + dropout, "swiglu": 4}.get(config.activation, 2)
+    inner = 4 if config.activation in GATED else 1 + dropout if config.activation == "relu" else 2
     block = {
         "attention": attention,
         "attention weights": weights,

@@ -162,6 +162,7 @@ class BlockStep:
         attention, network = block.attention, block.feed_forward
         self.block, self.cache = block, cache
         self.n_heads = attention.n_heads, attention.n_kv_heads, attention.n_kv_heads
+        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         inputs = attention.query, attention.key, attention.value
         self.widths = [linear.out_features for linear in inputs]
         self.qkv, self.output = product(*inputs), product(attention.output)
@@ -178,6 +179,8 @@ class BlockStep:
     def _attend(self, x: Rows, shared: Shared) -> Rows:
         parts = self.qkv(x).split(self.widths, dim=-1)
         q, k, v = (x.view(len(x), n, 1, -1) for x, n in zip(parts, self.n_heads, strict=True))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
         if shared.rotate is not None:
             q, k = shared.rotate(q), shared.rotate(k)
         q = q.view(len(x), k.shape[1], -1, q.shape[-1])  # a row for each query of the same key

@@ -93,6 +93,8 @@ class DecoderBlock(Block):
             d_memory=d_memory,
             bias=settings.get("bias", False),
             dropout=own.dropout,
+            qk_norm=settings.get("qk_norm", False),
+            norm_eps=settings.get("norm_eps", 1e-5),
         )
         self.cross_attention_residual = self._new_residual()
         for name in ("feed_forward", "feed_forward_residual"):  # listed in the order they run in

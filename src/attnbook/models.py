@@ -63,7 +63,7 @@ class ModelConfig:
             (bidirectional in an encoder) or ``"none"``.
         rotary_base: of rotary positions, as in :class:`attnbook.positions.Rotary`; and so are
             ``rotary_fraction`` and ``rotary_scaling``.
-        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"`` or ``"swiglu"``.
+        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"``, ``"swiglu"`` or ``"geglu"``.
         attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
             ``"qkv"`` or ``"output"``.
         feed_forward_bias: biases in the feed-forward networks.
@@ -77,6 +77,8 @@ class ModelConfig:
         embedding_norm: a norm on the sum of embedding and position (BERT).
         prediction_head: BERT's: a linear layer, the activation and a norm before the output layer,
             and a bias on the logits.
+        qk_norm: an RMSNorm on each head's queries and keys (Qwen3), as in
+            :class:`attnbook.attention.MultiHeadAttention`.
 
     Source: the defaults of ``norm``, ``position``, ``activation``, ``scaled`` and ``tied`` are the
     choices of Vaswani et al. 2017, sections 3.1 to 3.5.
@@ -112,6 +114,7 @@ class ModelConfig:
     window: int | None = None
     embedding_norm: bool = False
     prediction_head: bool = False
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown words, and numbers of which torch would make an empty or broken model."""
@@ -173,6 +176,7 @@ class ModelConfig:
             "n_kv_heads": self.n_kv_heads,
             "d_head": self.d_head,
             "position": in_attention.get(self.position),
+            "qk_norm": self.qk_norm,
             "bias": self.attention_bias,
             "activation": self.activation,
             "residual_scale": residual_scale if self.norm == "deepnorm" else 1.0,

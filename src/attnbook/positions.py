@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
 Layout = Literal["interleaved", "half_split"]
+Ramp = Literal["turns", "pairs", "whole pairs"]
 
 
 def sinusoidal_positions(
@@ -199,16 +200,23 @@ class RotaryScaling:
             \frac{\text{original} \cdot \theta_i / 2\pi - \text{low}}{\text{high} - \text{low}},
             0, 1\Big)
 
-    Without ``original_tokens`` all frequencies are divided: :math:`s_i = 0`.
+    Without ``original_tokens`` all frequencies are divided: :math:`s_i = 0`. This is linear in the
+    turns, as in Llama 3. YaRN's code is linear in the number of the pair: :math:`s_i` falls from 1
+    at the pair that turns ``high`` times, rounded down, to 0 at that which turns ``low`` times,
+    rounded up. It also makes all logits larger.
 
     Args:
         factor: how much lower the low frequencies become.
-        original_tokens: length that the model was trained for (Llama 3).
+        original_tokens: length that the model was trained for.
         low: turns within that length below which a frequency is divided.
         high: turns above which it stays.
+        ramp: what :math:`s_i` is linear in: ``"turns"`` (Llama 3), ``"whole pairs"`` (YaRN), or
+            ``"pairs"``, without rounding (``truncate=False``).
+        attention_factor: on rotated queries and keys: YaRN's is ``0.1 * log(factor) + 1``.
 
-    Source: Chen et al. 2023, section 2.3 (linear); transformers 5.23.0, ``modeling_rope_utils.py``
-    (``_compute_llama3_parameters``).
+    Source: Chen et al. 2023, section 2.3 (linear); Peng et al. 2023 (YaRN), sections 3.2 and 3.4;
+    transformers 5.23.0, ``modeling_rope_utils.py`` (``_compute_llama3_parameters``,
+    ``_compute_yarn_parameters``).
 
     Example:
         >>> RotaryScaling(8.0).apply(torch.tensor([1.0, 0.5]))
@@ -219,22 +227,43 @@ class RotaryScaling:
     original_tokens: int | None = None
     low: float = 1.0
     high: float = 4.0
+    ramp: Ramp = "turns"
+    attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what would give angles that are infinite, NaN or turned around."""
-        if not (self.factor > 0 and self.low < self.high):
+        if self.ramp not in get_args(Ramp):
+            raise ValueError(f"ramp must be one of {get_args(Ramp)}, got {self.ramp!r}")
+        lowest = -math.inf if self.ramp == "turns" else 0.0  # the others need its logarithm
+        if not (self.factor > 0 and lowest < self.low < self.high):
             raise ValueError(
                 "factor must be positive and low below high, got "
                 f"factor={self.factor}, low={self.low} and high={self.high}"
             )
 
-    def apply(self, frequencies: Float[Tensor, "half"]) -> Float[Tensor, "half"]:
-        """The frequencies that take the place of these."""
+    def apply(
+        self, frequencies: Float[Tensor, "half"], base: float = 10000.0
+    ) -> Float[Tensor, "half"]:
+        """The frequencies that take the place of these, which are powers of ``base``."""
         if self.original_tokens is None:
             return frequencies / self.factor
         turns = self.original_tokens * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        if self.ramp != "turns":
+            kept = self._kept_pairs(len(frequencies), self.original_tokens, base)
         return kept * frequencies + (1 - kept) * frequencies / self.factor
+
+    def _kept_pairs(self, half: int, original: int, base: float) -> Float[Tensor, "half"]:
+        first, last = (
+            half * math.log(original / (2 * math.pi * turns)) / math.log(base)
+            for turns in (self.high, self.low)
+        )
+        if self.ramp == "whole pairs":
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * half - 1)
+        last += 0.001 * (first == last)
+        pairs = torch.arange(half, dtype=torch.float64, device="cpu")
+        return 1 - ((pairs - first) / (last - first)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -310,11 +339,12 @@ class Rotary(Position):
         """For each entry the cosine of its angle, and the sine with the sign of the matrix."""
         frequencies = _frequencies(int(self.fraction * x.shape[-1]), self.base)
         if self.scaling is not None:
-            frequencies = self.scaling.apply(frequencies)
+            frequencies = self.scaling.apply(frequencies, self.base)
         angle = _angles(positions, frequencies)  # (tokens, d/2) or (batch, tokens, d/2)
         if positions.dim() > 1:
             angle = angle.unsqueeze(-3)  # (batch, 1, tokens, d/2): the same in all heads
-        cos, sin = angle.cos().to(x), angle.sin().to(x)
+        factor = 1.0 if self.scaling is None else self.scaling.attention_factor
+        cos, sin = (factor * angle.cos()).to(x), (factor * angle.sin()).to(x)
         return _join(cos, cos, self.layout), _join(-sin, sin, self.layout)
 
     def turn(

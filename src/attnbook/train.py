@@ -198,6 +198,8 @@ def starting_point(folder: Path) -> tuple[LanguageModel, Tokenizer]:
         raise ValueError(f"expected a folder with --init, got {folder}")
     is_run = (folder / SETTINGS).exists()
     model = LanguageModel.load(folder / BEST) if is_run else from_pretrained(folder)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"expected a language model in {folder}, got an Encoder")
     tokenizer = read_tokenizer(folder / TOKENIZER)
     largest = max(tokenizer.get_vocab().values())
     if largest >= model.config.vocab_size:

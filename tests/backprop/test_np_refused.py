@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(call, given, expected):
         *({"norm_bias": False}, {"feed_forward_bias": False}, {"embedding_init": "unit"}),
         *({"activation": "swiglu"}, {"norm_kind": "rms"}, {"norm_eps": 0.1}, {"window": 3}),
         *({"final_norm": False}, {"d_head": 8}, {"embedding_norm": True}),
-        *({"prediction_head": True}, {"rotary_scaling": RotaryScaling(2.0)}),
+        *({"prediction_head": True}, {"qk_norm": True}, {"rotary_scaling": RotaryScaling(2.0)}),
     ],
     ids=str,
 )

@@ -240,7 +240,7 @@ def test_torchs_transformer(options):
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-@pytest.mark.parametrize("name", [name for name in MODELS if name[0] in "GL"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name[0] in "GLB"])
 def test_folders_are_read_without_transformers(name, sharded, tmp_path, monkeypatch):
     theirs, ids = MODELS[name].new().eval(), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path, max_shard_size="5KB" if sharded else "5GB")
@@ -250,7 +250,7 @@ def test_folders_are_read_without_transformers(name, sharded, tmp_path, monkeypa
     assert_near(ours(ids), theirs(ids).logits, MODELS[name].atol)
     assert not ours.training
     ours.save(tmp_path / "ours.safetensors")
-    assert_near(LanguageModel.load(tmp_path / "ours.safetensors")(ids), ours(ids))
+    assert_near(type(ours).load(tmp_path / "ours.safetensors")(ids), ours(ids))
 
 
 def test_a_folder_may_hold_the_stack_alone(tmp_path):
@@ -261,21 +261,21 @@ def test_a_folder_may_hold_the_stack_alone(tmp_path):
 
 GPT2_LIKE = {"norm": "pre", "scaled": False, "position": "learned"}
 GPT2_MODEL, LLAMA_MODEL = {"kind": "GPT2LMHeadModel"}, {"kind": "LlamaForCausalLM"}
+MASKED = {"kind": "BertForMaskedLM"}
 DYNAMIC = {"rope_parameters": ROPE | {"rope_type": "dynamic", "factor": 2.0}}
 
 
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (
-            bert_module,
-            {"kind": "BertForMaskedLM"},
-            "must be one of gpt2, .* got 'bert'; .* by from_bert",
-        ),
+        (bert_module, MASKED | {"is_decoder": True}, "has is_decoder=True, ours has False only"),
+        (bert_module, MASKED | {"hidden_act": "silu"}, "of relu, gelu, .* got 'silu'"),
+        (bert_module, {"kind": "BertModel"}, "no head for masked words, cls.predictions or"),
+        (bert_module, {"kind": "BertForTokenClassification"}, "no head for masked words"),
         (gpt2_module, GPT2_MODEL | {"scale_attn_weights": False}, "has scale_attn_weights=False"),
         (gpt2_module, GPT2_MODEL | {"activation_function": "tanh"}, "of relu, .* got 'tanh'"),
-        (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "hidden_act='gelu', ours has 'silu'"),
-        (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
+        (llama_module, LLAMA_MODEL | {"hidden_act": "gelu"}, "of silu, gelu_new, .* got 'gelu'"),
+        (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, yarn, got 'dynamic'"),
     ],
 )
 def test_folders_that_are_refused(make, options, message, tmp_path):
@@ -283,8 +283,13 @@ def test_folders_that_are_refused(make, options, message, tmp_path):
     assert_refused(tmp_path, message)
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 9}
+YARN |= {"rope_theta": 50.0}
+SCALES = {"mscale": 2.0, "mscale_all_dim": 0.5}
+
+
 def small(kind: str, **options: Any) -> Any:
-    """A Mistral or Qwen2 of transformers."""
+    """A Mistral, Qwen2, … of transformers."""
     sizes = {"hidden_size": 16, "num_attention_heads": HEADS, "num_key_value_heads": 2}
     sizes |= {"intermediate_size": 11, "num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
     settings = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
@@ -299,11 +304,82 @@ def small(kind: str, **options: Any) -> Any:
         ("Mistral", {"sliding_window": None, "head_dim": 6, "tie_word_embeddings": True}),
         ("Qwen2", {"rope_parameters": dict(ROPE)}),
         ("Qwen2", {"tie_word_embeddings": True}),
+        ("Llama", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("Llama", {"rope_parameters": YARN | {"beta_fast": 3.0, "beta_slow": 0.5}}),
+        ("Qwen3", {"head_dim": 8, "rope_parameters": YARN | {"attention_factor": 1.5}}),
+        ("Qwen2", {"rope_parameters": YARN | {"truncate": False, "factor": 0.5}}),
+        ("Mistral", {"head_dim": 8, "rope_parameters": YARN | SCALES}),
+        ("Gemma", {"head_dim": 6, "rope_parameters": dict(ROPE)}),
+        ("Gemma", {"head_dim": 4, "tie_word_embeddings": False}),
+        ("Gemma", {"head_dim": 4, "hidden_act": "silu", "attention_bias": True}),
+        ("Qwen3", {"head_dim": 6, "rms_norm_eps": 1e-2}),
+        ("Qwen3", {"head_dim": 4, "attention_bias": True, "tie_word_embeddings": True}),
     ],
 )
-def test_folders_like_llamas(kind, options, tmp_path):
+def test_folders_and_modules_like_llamas(kind, options, tmp_path):
     theirs, ids = small(kind, **options), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path)
+    ours = convert.from_pretrained(tmp_path)
+    assert_near(ours(ids), theirs(ids).logits, FLOAT32)
+    ours.save(tmp_path / "ours.safetensors")
+    assert_near(LanguageModel.load(tmp_path / "ours.safetensors")(ids), ours(ids))
+    assert_equal_states(convert.from_llama(theirs), ours)
+    if kind == "Qwen3":
+        again = small(kind, **options)
+        again.load_state_dict(convert.to_llama(ours))
+        assert_equal_states(again, theirs)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("BertForMaskedLM", {"tie_word_embeddings": False, "hidden_act": "gelu_new"}),
+        ("BertForPreTraining", {"type_vocab_size": 3}),
+        ("RobertaForMaskedLM", {"layer_norm_eps": 1e-3}),
+        ("RobertaForMaskedLM", {"tie_word_embeddings": False, "pad_token_id": 0}),
+        ("RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 4}),
+    ],
+)
+def test_folders_of_models_for_masked_words(kind, options, padded, tmp_path):
+    sizes = {"hidden_size": D, "num_attention_heads": HEADS, "intermediate_size": 11}
+    sizes |= {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT, "vocab_size": VOCAB}
+    config = getattr(transformers, f"{kind.partition('For')[0]}Config")(**(sizes | options))
+    theirs = randomize(getattr(transformers, kind)(config)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = convert.from_pretrained(tmp_path)
+    assert type(ours) is Encoder
+    first = config.pad_token_id + 1
+    n = ours.config.max_tokens
+    assert n == CONTEXT - (first if "Roberta" in kind else 0)
+    ids, real = torch.randint(first, VOCAB, (BATCH, n)), torch.ones(BATCH, n, dtype=torch.bool)
+    if padded:
+        real = padding_mask(torch.tensor([n, 3]), n)[:, 0, 0]
+        ids = ids.where(real, config.pad_token_id)
+    expected = theirs(ids, attention_mask=real.long())[0]
+    logits = ours(ids, padding_mask=real if padded else None)
+    assert_near(logits[real], expected[real], FLOAT32)
+
+
+def test_names_of_old_bert_folders_are_read(tmp_path):
+    theirs, ids = MODELS["BERT"].new().eval(), torch.randint(VOCAB, (BATCH, CONTEXT))
+    theirs.save_pretrained(tmp_path)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    state = {"bert.embeddings.position_ids": torch.arange(CONTEXT)[None]}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        stem = next((new for new in old if name.endswith(new)), "")
+        state[name.removesuffix(stem) + old.get(stem, "")] = tensor
+    assert "bert.embeddings.LayerNorm.gamma" in state
+    save_file(state, tmp_path / "model.safetensors")
+    assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
+
+
+def test_gemmas_gelu_was_never_the_exact_one(tmp_path):
+    theirs, ids = small("Gemma", head_dim=4), torch.randint(VOCAB, (BATCH, CONTEXT))
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"gelu_pytorch_tanh"', '"gelu"'))
+    assert transformers.AutoConfig.from_pretrained(tmp_path).hidden_act == "gelu_pytorch_tanh"
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits, FLOAT32)
 
 
@@ -376,6 +452,9 @@ LLAMA_DIFFERS = [
     ({"rope_scaling": {"type": "linear"}}, "has rope_type='linear' without factor"),
     ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor must be a positive number"),
     ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
+    ({"rope_parameters": {"full_attention": LINEAR_ROPE}}, "must be options by name, got {'full_"),
+    ({"rope_scaling": {"type": "longrope"}}, "of default, linear, llama3, yarn, got 'longrope'"),
+    ({"rope_scaling": {"type": "yarn"}}, "rope_type='yarn' without original_max_position_embed"),
     (
         {"rope_scaling": LINEAR_ROPE, "rope_parameters": LINEAR_ROPE | {"factor": 2.0}},
         "has rope_parameters.factor=2.0 and rope_scaling.factor=4.0",
@@ -392,8 +471,13 @@ LLAMA_DIFFERS = [
         {"rope_parameters": {"partial_rotary_factor": 0.5}},
         "has partial_rotary_factor=0.5, ours has 1.0 only",
     ),
-    ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "hidden_act='gelu'"),
+    ({"model_type": "mistral", "sliding_window": 3, "hidden_act": "gelu"}, "got 'gelu'"),
+    ({"model_type": "gemma", "use_bidirectional_attention": True}, "attention=True, ours has"),
+    ({"model_type": "bloom"}, "got 'bloom'; the parts of a model that transformers has loaded"),
+    ({"model_type": "gemma2"}, "got 'gemma2', with norms after its sublayers and soft-capped"),
     ({"model_type": "qwen2", "use_sliding_window": True}, "has use_sliding_window=True"),
+    ({"model_type": "qwen3", "use_sliding_window": True}, "has use_sliding_window=True"),
+    ({"is_causal": False}, "has is_causal=False, ours has True only"),
 ]
 GPT2_DIFFERS = [
     ({"n_layer": 12}, "n_layer=12, the files hold 2"),
@@ -402,6 +486,7 @@ GPT2_DIFFERS = [
     ({"n_positions": 1024}, "n_positions=1024, the files hold 24"),
     ({"vocab_size": 50257}, "vocab_size=50257, the files hold 50"),
     ({"n_head": None}, "the configuration has no n_head"),
+    ({"is_causal": False}, "has is_causal=False, ours has True only"),
     ({"attn_pdrop": 1.0}, "attn_pdrop must be a probability below 1, got 1.0"),
 ]
 
@@ -587,9 +672,9 @@ REFUSED = [
         f"BertAttention {OFF}",
     ),
     (bert_module, {"kind": "BertForMaskedLM", "is_decoder": True}, f"BertForMaskedLM {OFF}"),
-    (llama_module, {"kind": "LlamaDecoderLayer", "hidden_act": "gelu"}, "Unexpected key.*gate"),
+    (llama_module, {"kind": "LlamaDecoderLayer", "hidden_act": "gelu"}, "hidden_act must be one"),
     (changed, SCALE | {"make": llama_module, "kind": "LlamaAttention"}, f"LlamaAttention {OFF}"),
-    (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, got 'dynamic'"),
+    (llama_module, LLAMA_MODEL | DYNAMIC, "of default, linear, llama3, yarn, got 'dynamic'"),
     (changed, FREQUENCIES | LLAMA_MODEL | {"make": llama_module}, "has other frequencies"),
     (
         changed,
@@ -685,6 +770,7 @@ OPTIONS = (
     {"d_value": 5},
     {"d_memory": 5},
     {"position": EVERYWHERE},
+    {"qk_norm": True},
 )
 
 
@@ -692,7 +778,7 @@ OPTIONS = (
     ("back", "options", "message"),
     [
         *(
-            (back, options, f"needs {next(iter(options))}=.*, got")
+            (back, options, f"needs {next(iter(options)).replace('qk', 'query')}=.*, got")
             for back in (convert.to_gpt2, convert.to_bert, convert.to_nanogpt)
             for options in OPTIONS
         ),
@@ -703,7 +789,10 @@ OPTIONS = (
         (convert.to_llama, {"d_value": 5, "position": Rotary(), "d_head": 4}, "d_value=4, got 5"),
         (convert.to_llama, {"position": Rotary(fraction=0.5), "d_head": 4}, "fraction=0.5"),
         (convert.to_keras, {"n_kv_heads": 2}, "needs n_kv_heads=4, got 2"),
+        (convert.to_torch, {"qk_norm": True}, f"{LESS}query_norm.weight, key_norm.weight"),
         (convert.to_keras, {"position": EVERYWHERE}, "needs position=None"),
+        (convert.to_keras, {"qk_norm": True}, "needs query_norm=None, got RMSNorm"),
+        (convert.to_x_transformers, {"qk_norm": True}, "needs query_norm=None, got RMSNorm"),
         (convert.to_x_transformers, {"bias": "output"}, "has no biases, got output.bias"),
         (convert.to_x_transformers, {"position": EVERYWHERE}, "needs position=None"),
     ],
@@ -748,11 +837,14 @@ def test_what_is_not_berts(ours, message):
         convert.to_bert(ours)
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("layout", ["interleaved", "half_split"])
-def test_either_rotary_layout(layout):
-    position = Rotary(layout, ROPE["rope_theta"])
-    ours = MultiHeadAttention(16, HEADS, n_kv_heads=2, position=position)
+def test_either_rotary_layout(layout, qk_norm):
+    options = {"qk_norm": qk_norm, "norm_eps": 1e-6, "position": Rotary(layout, ROPE["rope_theta"])}
+    ours = randomize(MultiHeadAttention(16, HEADS, n_kv_heads=2, **options))
     theirs, x = llama_module("LlamaAttention").eval(), torch.randn(BATCH, TOKENS, 16)
+    if qk_norm:
+        theirs = small("Qwen3", head_dim=4, rope_parameters=dict(ROPE)).model.layers[0].self_attn
     theirs.load_state_dict(convert.to_llama(ours))
     allowed = causal_mask(TOKENS).expand(BATCH, 1, TOKENS, TOKENS)
     assert_near(ours(x, causal=True), peers.run_llama(theirs, allowed, x), FLOAT32)
@@ -798,6 +890,13 @@ def test_nanogpts_causal_mask_is_not_a_parameter():
     assert with_mask.output.bias is None
     with pytest.raises(ValueError, match=r"neither a c_attn.weight nor a transformer.wte"):
         convert.from_nanogpt({"c_proj.weight": state["c_proj.weight"]}, HEADS)
+
+
+def test_the_factor_of_yarn_is_compared():
+    theirs = llama_module("LlamaForCausalLM", rope_parameters=dict(YARN))
+    theirs.model.rotary_emb.attention_scaling *= 1.0001  # which no 16 tokens show
+    with pytest.raises(ValueError, match="LlamaRotaryEmbedding has other frequencies"):
+        convert.from_llama(theirs)
 
 
 def test_far_positions_of_llama_3_are_compared():

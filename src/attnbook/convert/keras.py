@@ -87,7 +87,8 @@ def to_keras(ours: MultiHeadAttention) -> list[Float[np.ndarray, "..."]]:
         >>> [array.shape for array in to_keras(MultiHeadAttention(64, 4, d_value=10))]
         [(64, 4, 16), (64, 4, 16), (64, 4, 10), (4, 10, 64)]
     """
-    shared.require(ours, "keras.layers.MultiHeadAttention", n_kv_heads=ours.n_heads, position=None)
+    needed = {"n_kv_heads": ours.n_heads, "position": None, "query_norm": None}
+    shared.require(ours, "keras.layers.MultiHeadAttention", **needed)
     state, heads = shared.with_biases(ours.state_dict()), (ours.n_heads, -1)
     arrays = []
     for part in _PARTS:

@@ -198,10 +198,9 @@ def whole_model(
     config = ModelConfig(
         vocab_size=len(embedding),
         n_layers=n_layers(state),
-        scaled=False,
         tied=tied,
         attention_bias=settings.pop("bias"),
-        **settings,
+        **{"scaled": False, **settings},
     )
     return filled(lambda: kind(config), state).eval()
 
@@ -243,7 +242,7 @@ def require_plain(ours: MultiHeadAttention, peer: str) -> None:
     """Refuse all but square matrices without positions."""
     head = ours.d_model // ours.n_heads
     one_width = {"d_head": head, "d_value": head, "d_memory": ours.d_model}
-    require(ours, peer, n_kv_heads=ours.n_heads, **one_width, position=None)
+    require(ours, peer, n_kv_heads=ours.n_heads, **one_width, position=None, query_norm=None)
 
 
 def require_block(ours: Block, peer: str, norm_position: str, norm: type[nn.Module]) -> None:

@@ -1,14 +1,15 @@
-"""To and from Hugging Face's GPT-2, Llama and BERT: modules, state dicts, folders of files."""
+"""To and from Hugging Face's models, by their kinds: modules, state dicts, folders of files."""
 
 import importlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ E = TypeVar("E", bound=Encoder)
 
 # Names there and here; GPT-2's are nanoGPT's.
 _LLAMA_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+_LLAMA_ATTENTION |= {"q_norm": "query_norm", "k_norm": "key_norm"}  # Qwen3's
 _LLAMA_LAYER = shared.under("self_attn.", "attention.", _LLAMA_ATTENTION) | {
     "input_layernorm": "attention_residual.norm",
     "post_attention_layernorm": "feed_forward_residual.norm",
@@ -59,6 +61,12 @@ _BERT = shared.under("bert.encoder.layer.#.", "blocks.#.", _BERT_LAYER) | {
     "cls.predictions.decoder": "output",
     "cls.predictions.decoder.bias": "output_bias",
 }
+_ROBERTA = {  # and BERT's
+    "roberta.": "bert.",
+    "lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "lm_head.": "cls.predictions.",
+}
 
 # Activations there and here.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -66,7 +74,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+}
+_GATED: dict[str, Activation] = {
     "silu": "swiglu",
+    "gelu_new": "geglu",
+    "gelu_pytorch_tanh": "geglu",
 }
 
 
@@ -169,12 +181,16 @@ def to_gpt2(
 def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     """Ours from transformers' ``LlamaAttention``, ``LlamaDecoderLayer``, ``LlamaForCausalLM``.
 
+    Whole models may be Gemma's, Mistral's, Qwen2's and Qwen3's, too (``MistralForCausalLM``, …).
+    Gemma's norms multiply by 1 + ``weight``: ours have the sum, which bfloat16 rounds.
+
     ======================  ===============================  ==============================
     transformers            shape                            ours
     ======================  ===============================  ==============================
     ``q_proj``              (n_heads · d_head, d_model)      ``query``
     ``k_proj``, ``v_proj``  (n_kv_heads · d_head, d_model)   ``key``, ``value``
     ``o_proj``              (d_model, n_heads · d_head)      ``output``
+    ``q_norm``, ``k_norm``  (d_head,)                        ``query_norm``, ``key_norm`` (Qwen3)
     ``gate_proj``           (d_ff, d_model)                  ``feed_forward.gate``
     ``up_proj``             (d_ff, d_model)                  ``feed_forward.inner``
     ``down_proj``           (d_model, d_ff)                  ``feed_forward.outer``
@@ -183,8 +199,9 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     ``lm_head``             (vocab, d_model)                 ``output``, if they are not tied
     ======================  ===============================  ==============================
 
-    Rotary positions are half-split, with the base and scaling (``"linear"`` or ``"llama3"``) of the
-    module's configuration; the frequencies are compared too, which says that far positions agree.
+    Rotary positions are half-split, with the base and scaling (``"linear"``, ``"llama3"`` or
+    ``"yarn"``) of the module's configuration; the frequencies are compared too, which says that far
+    positions agree.
     Theirs computes angles, softmax and norms in float32 whatever the type.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
@@ -197,11 +214,15 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
         >>> torch.allclose(ours(ids), theirs.eval()(ids).logits, atol=1e-5)
         True
     """
-    kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", "LlamaForCausalLM")
+    names = ("Llama", "Gemma", "Mistral", "Qwen2", "Qwen3")
+    models = {f"{name}ForCausalLM": name.lower() for name in names}
+    kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", *models)
     peer: Any = module
-    if kind == "LlamaForCausalLM":
-        config = peer.config.to_dict()
-        model = _measured_model(peer, _llama(config, _read_llama(peer.state_dict())))
+    if kind in models:
+        config, family = peer.config.to_dict(), _KNOWN[models[kind]]
+        _check_options(config, family)
+        model = cast(LanguageModel, family.make(config, family.read(peer.state_dict()), None))
+        model = _measured_model(peer, model)
         _check_frequencies(peer.model.rotary_emb, _rotary(config))
         return model
     part = peer if kind == "LlamaAttention" else peer.self_attn
@@ -232,8 +253,9 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     """Parameters for the ``load_state_dict`` of transformers' module, under their names there.
 
     The layout is that of :func:`from_llama`; interleaved rotary positions become half-split ones
-    (:func:`attnbook.positions.convert_rotary_weight`). What no parameter says belongs into the
-    ``LlamaConfig``: heads, epsilon, ``rope_parameters``, ``attention_bias``, ``mlp_bias``.
+    (:func:`attnbook.positions.convert_rotary_weight`). With ``qk_norm`` they are Qwen3's. What no
+    parameter says belongs into the ``LlamaConfig``: heads, epsilon, ``rope_parameters``,
+    ``attention_bias``, ``mlp_bias``.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
@@ -247,7 +269,8 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     state = shared.with_biases(ours.state_dict(), rf"{stem}(query|key|value|output)\.")
     state = shared.with_biases(state, r"feed_forward\.")
     if isinstance(ours, LanguageModel):
-        free = ("rotary_base", "rotary_scaling", "norm_eps", "n_kv_heads", "d_head", "d_ff")
+        sizes = "n_kv_heads", "d_head", "d_ff"
+        free = ("rotary_base", "rotary_scaling", "norm_eps", "qk_norm", *sizes)
         needed = {"position": "rotary", "scaled": False, "norm": "pre", "norm_kind": "rms"}
         shared.require_model(ours, "LlamaForCausalLM", *free, activation="swiglu", **needed)
         state.setdefault("output.weight", state["embedding.weight"])
@@ -258,8 +281,9 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     if not isinstance(part.position, Rotary) or part.position.fraction != 1:
         raise ValueError(f"Llama needs position=Rotary(), got {part.position!r}")
     if part.position.layout == "interleaved":
-        for name in [n for n in state if re.search(r"\b(query|key)\.", n)]:
+        for name in [n for n in state if re.search(r"\b(query|key)(_norm)?\.", n)]:
             heads = part.n_heads if "query" in name else part.n_kv_heads
+            heads = 1 if "_norm" in name else heads
             state[name] = convert_rotary_weight(state[name], heads, to="half_split")
     if isinstance(ours, Block):
         shared.require_block(ours, "LlamaDecoderLayer", "pre", nn.RMSNorm)
@@ -304,7 +328,7 @@ def from_bert(module: nn.Module) -> MultiHeadAttention | Block | Encoder:
     peer: Any = module
     state = peer.state_dict()
     if kind == "BertForMaskedLM":
-        return _measured_model(peer, _bert(peer.config.to_dict(), state))
+        return _measured_model(peer, _bert(peer.config.to_dict(), _read_bert(state)))
     like, run, n_inputs = state["output.dense.bias"], peer, 1
     ours: MultiHeadAttention | Block
     if kind == "BertLayer":
@@ -356,18 +380,24 @@ def to_bert(ours: MultiHeadAttention | Block | Encoder) -> State:
     return shared.copies(shared.renamed(state, shared.inverse(_BERT_ATTENTION), "ours"))
 
 
-def from_pretrained(folder: str | Path) -> LanguageModel:
-    """A language model from a folder of Hugging Face's; transformers need not be installed.
+def from_pretrained(folder: str | Path) -> Encoder:
+    """A model from a folder of Hugging Face's; transformers need not be installed.
 
     The folder holds ``config.json`` and ``model.safetensors``, or several files and
-    ``model.safetensors.index.json``, of GPT-2, Llama, Mistral or Qwen2. The layouts are those of
-    :func:`from_gpt2` and :func:`from_llama`. Its tokenizer is read by :func:`tokenizer`.
+    ``model.safetensors.index.json``, of GPT-2, Llama, Gemma (the first), Mistral, Qwen2 or Qwen3,
+    or of BERT or RoBERTa with the head for masked words. The layouts are those of
+    :func:`from_gpt2`, :func:`from_llama` and :func:`from_bert`. Its tokenizer is read by
+    :func:`tokenizer`.
+
+    RoBERTa's positions begin after the id of its padding: ours from row 0. Theirs knows padding by
+    that id, ours by a ``padding_mask``. All tokens are of type 0.
 
     Args:
         folder: on this machine; nothing is downloaded.
 
     Returns:
-        The model in evaluation mode, on the CPU, in the type in which it was saved.
+        A ``LanguageModel``, or of BERT and RoBERTa an ``Encoder``, in evaluation mode, on the CPU,
+        in the type in which it was saved.
 
     Raises:
         FileNotFoundError: if there is no such folder, or a file is missing.
@@ -375,7 +405,8 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
             have, parameters that are missing or unknown, or what ``config.json`` says and the files
             do not hold: layers, widths, an output layer.
 
-    Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``mistral`` and ``qwen2``.
+    Source: transformers 5.23.0, ``models/gpt2``, ``llama``, ``gemma``, ``mistral``, ``qwen2``,
+    ``qwen3``, ``bert``, ``roberta``.
 
     Example:
         >>> import tempfile
@@ -393,14 +424,13 @@ def from_pretrained(folder: str | Path) -> LanguageModel:
     config = _json(folder / "config.json")
     kind = config.get("model_type")
     if kind not in _KNOWN:
+        why = f", with {_MISSING[kind]}" if kind in _MISSING else ""
         raise ValueError(
-            f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}; the parts of a model "
-            "that transformers has loaded may be read by from_bert, from_gpt2 or from_llama"
+            f"model_type must be one of {', '.join(_KNOWN)}, got {kind!r}{why}; the parts of a "
+            "model that transformers has loaded may be read by from_bert, from_gpt2 or from_llama"
         )
     family = _KNOWN[kind]
-    for key, value in {**family.needed, "quantization_config": None}.items():
-        if (given := config.get(key, value)) != value:
-            raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
+    _check_options(config, family)
     state = family.read(_parameters(folder))
     held = _sizes(state, _required(config, family.heads))
     for key, name in family.sizes.items():
@@ -548,6 +578,12 @@ _FIRST = (
 # What a configuration says, under our names; it may come from a file that lacks some defaults.
 
 
+def _check_options(config: Config, family: "_Family") -> None:
+    for key, value in {**family.needed, "quantization_config": None}.items():
+        if (given := config.get(key)) is not None and given != value:
+            raise ValueError(f"config.json has {key}={given!r}, ours has {value!r} only")
+
+
 def _required(config: Config, key: str) -> Any:
     if (value := config.get(key)) is None:
         raise ValueError(f"the configuration has no {key}")
@@ -588,31 +624,35 @@ def _llama_settings(config: Config) -> dict[str, Any]:
         "d_head": None if d_head * heads == width else d_head,
         "norm": "pre",
         "norm_kind": "rms",
-        "activation": _activation(config, "hidden_act", "silu"),
+        "activation": _activation(config, "hidden_act", "silu", _GATED),
         "norm_eps": _positive("rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
     }
 
 
 def _bert_settings(config: Config) -> dict[str, Any]:
     return {
-        "n_heads": config["num_attention_heads"],
+        "n_heads": _required(config, "num_attention_heads"),
         "activation": _activation(config, "hidden_act", "gelu"),
-        "norm_eps": config["layer_norm_eps"],
+        "norm_eps": _positive("layer_norm_eps", config.get("layer_norm_eps", 1e-12)),
     }
 
 
-def _activation(config: Config, key: str, default: str) -> Activation:
+def _activation(
+    config: Config, key: str, default: str, known: Mapping[str, Activation] = _ACTIVATIONS
+) -> Activation:
     name = config.get(key, default)
-    if name not in _ACTIVATIONS:
-        raise ValueError(f"{key} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}")
-    return _ACTIVATIONS[name]
+    if name not in known:
+        raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
 
 
 def _rotary(config: Config) -> Rotary:
-    places = {"": {k: config.get(k) for k in ("rope_theta", "partial_rotary_factor")}}
+    outside = "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"
+    places = {"": {key: config.get(key) for key in outside}}
     for place in ("rope_parameters", "rope_scaling"):
         rope = config.get(place) or {}
-        if not isinstance(rope, Mapping):
+        nested = isinstance(rope, Mapping) and any(isinstance(x, Mapping) for x in rope.values())
+        if nested or not isinstance(rope, Mapping):  # by kind of layer
             raise ValueError(f"{place} must be options by name, got {rope!r}")
         places[f"{place}."] = dict(rope)
 
@@ -635,16 +675,36 @@ def _rotary(config: Config) -> Rotary:
         return _positive(name, value)
 
     kind, scaling = option("rope_type", "type", default="default"), None
+    longest = config.get("max_position_embeddings")
     if kind == "linear":
         scaling = RotaryScaling(number("factor"))
     elif kind == "llama3":
         ends = number("low_freq_factor"), number("high_freq_factor")
-        scaling = RotaryScaling(number("factor"), number("original_max_position_embeddings"), *ends)
+        original = number("original_max_position_embeddings", longest)
+        scaling = RotaryScaling(number("factor"), original, *ends)
+    elif kind == "yarn":
+        original, factor = number("original_max_position_embeddings", longest), number("factor")
+        larger = _yarn_factor(factor, 1)
+        if option("mscale") and option("mscale_all_dim"):
+            scales = (_yarn_factor(factor, number(name)) for name in ("mscale", "mscale_all_dim"))
+            larger = operator.truediv(*scales)
+        scaling = RotaryScaling(
+            factor,
+            original,
+            number("beta_slow") if option("beta_slow") else 1.0,
+            number("beta_fast") if option("beta_fast") else 32.0,
+            "whole pairs" if option("truncate", default=True) else "pairs",
+            number("attention_factor", larger),
+        )
     elif kind != "default":
-        raise ValueError(f"rope_type must be one of default, linear, llama3, got {kind!r}")
+        raise ValueError(f"rope_type must be one of default, linear, llama3, yarn, got {kind!r}")
     if (part := option("partial_rotary_factor", default=1.0)) != 1.0:
         raise ValueError(f"the configuration has partial_rotary_factor={part!r}, ours has 1.0 only")
     return Rotary(base=float(number("rope_theta", 10000.0)), scaling=scaling)
+
+
+def _yarn_factor(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 # Modules from a configuration and parameters.
@@ -673,9 +733,7 @@ def _read_llama(state: Mapping[str, Tensor]) -> State:
     return shared.renamed(state, _LLAMA, "the model")
 
 
-def _llama(
-    config: Config, state: State, tied: bool | None = None, *, window: int | None = None
-) -> LanguageModel:
+def _llama(config: Config, state: State, tied: bool | None = None, **more: Any) -> LanguageModel:
     rotary, length = _rotary(config), "max_position_embeddings"
     model = shared.whole_model(
         LanguageModel,
@@ -685,26 +743,73 @@ def _llama(
         position="rotary",
         rotary_base=rotary.base,
         rotary_scaling=rotary.scaling,
-        window=window,
+        qk_norm="blocks.0.attention.query_norm.weight" in state,
         **_llama_settings(config),
+        **more,
     )
     return shared.set_dropout(model, _probability(config, "attention_dropout", 0.0), 0.0)
+
+
+def _read_gemma(state: Mapping[str, Tensor]) -> State:
+    state = _read_llama(state)
+    return {name: t + 1 if name.endswith("norm.weight") else t for name, t in state.items()}
+
+
+def _gemma(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
+    if config.get("hidden_act", "gelu") == "gelu":  # it never meant the exact one
+        config = {**config, "hidden_act": "gelu_pytorch_tanh"}
+    return _llama(config, state, tied, scaled=True)
 
 
 def _mistral(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
     return _llama(config, state, tied, window=config.get("sliding_window", 4096))
 
 
-def _bert(config: Config, state: State) -> Encoder:
-    kept = "bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"
-    names = {**_BERT, **{name: name for name in kept}}
-    state = shared.renamed(state, names, "BertForMaskedLM")
-    first_type, _ = state.pop(kept[0])[0], state.pop(kept[1])  # the decoder's bias is the same
-    state["positions.table"] = state["positions.table"] + first_type
+def _read_bert(state: Mapping[str, Tensor]) -> State:
+    """Without what masked words do not need: the pooler, the head for pairs of sentences."""
+    other = re.compile(r"(^|\.)pooler\.|seq_relationship\.|\.position_ids$")
+    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    found = {}
+    for name, tensor in shared.without_prefixes(state).items():
+        for there, here in old.items():
+            name = name.replace(there, here)
+        if not other.search(name):
+            found[name] = tensor
+    if not any(name.startswith("cls.predictions.") for name in found):
+        raise ValueError("the model has no head for masked words, cls.predictions or lm_head")
+    bias = found.pop("cls.predictions.bias", None)  # in files it may be the decoder's, too
+    if bias is not None:
+        found.setdefault("cls.predictions.decoder.bias", bias)
+    kinds, table = (f"bert.embeddings.{n}_embeddings.weight" for n in ("token_type", "position"))
+    for name in (kinds, table):
+        if name not in found:
+            raise ValueError(f"the model has no {name}")
+    found[table] = found[table] + found.pop(kinds)[0]
+    return shared.renamed(found, _BERT, "the model")
+
+
+def _bert(config: Config, state: State, tied: bool | None = None) -> Encoder:
     heads = {"embedding_norm": True, "prediction_head": True}
-    model = shared.whole_model(Encoder, state, **heads, **_bert_settings(config))
-    hidden = config["hidden_dropout_prob"]
-    return shared.set_dropout(model, config["attention_probs_dropout_prob"], hidden, hidden)
+    model = shared.whole_model(Encoder, state, tied=tied, **heads, **_bert_settings(config))
+    hidden = _probability(config, "hidden_dropout_prob", 0.1)
+    inner = _probability(config, "attention_probs_dropout_prob", 0.1)
+    return shared.set_dropout(model, inner, hidden, hidden)
+
+
+def _read_roberta(state: Mapping[str, Tensor]) -> State:
+    found = {}
+    for name, tensor in shared.without_prefixes(state).items():
+        stem = next((there for there in _ROBERTA if name.startswith(there)), "")
+        found[_ROBERTA.get(stem, "") + name.removeprefix(stem)] = tensor
+    return _read_bert(found)
+
+
+def _roberta(config: Config, state: State, tied: bool | None = None) -> Encoder:
+    padding = config.get("pad_token_id", 1)
+    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
+        raise ValueError(f"pad_token_id must be a whole number of at least 0, got {padding!r}")
+    rows = state["positions.table"][padding + 1 :]
+    return _bert(config, {**state, "positions.table": rows}, tied)
 
 
 @dataclass(frozen=True)
@@ -712,7 +817,7 @@ class _Family:
     """How the folders of one ``model_type`` are read."""
 
     read: Callable[[Mapping[str, Tensor]], State]
-    make: Callable[[Config, State, bool | None], LanguageModel]
+    make: Callable[[Config, State, bool | None], Encoder]
     heads: str
     sizes: Mapping[str, str]  # names in config.json, and in ``_sizes``
     needed: Mapping[str, Any]  # options of files, where nothing can be measured
@@ -732,7 +837,26 @@ _LLAMA_FAMILY = _Family(
     _llama,
     "num_attention_heads",
     {**_LLAMA_SIZES, "attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
-    {"hidden_act": "silu"},
+    {"is_causal": True},
+)
+_QWEN2_FAMILY = replace(
+    _LLAMA_FAMILY,
+    sizes=_LLAMA_SIZES,
+    needed={**_LLAMA_FAMILY.needed, "use_sliding_window": False},
+)
+_BERT_FAMILY = _Family(
+    _read_bert,
+    _bert,
+    "num_attention_heads",
+    {
+        "num_hidden_layers": "n_layers",
+        "hidden_size": "d_model",
+        "intermediate_size": "d_ff",
+        "max_position_embeddings": "max_tokens",
+        "vocab_size": "vocab_size",
+    },
+    {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    tied=True,
 )
 _KNOWN = {
     "gpt2": _Family(
@@ -746,16 +870,40 @@ _KNOWN = {
             "n_positions": "max_tokens",
             "vocab_size": "vocab_size",
         },
-        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        {
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+            "is_causal": True,
+        },
         tied=True,
     ),
     "llama": _LLAMA_FAMILY,
-    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
-    "qwen2": replace(
+    "gemma": replace(
         _LLAMA_FAMILY,
-        sizes=_LLAMA_SIZES,
-        needed={"hidden_act": "silu", "use_sliding_window": False},
+        read=_read_gemma,
+        make=_gemma,
+        sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"},
+        needed={**_LLAMA_FAMILY.needed, "use_bidirectional_attention": False},
+        tied=True,
     ),
+    "bert": _BERT_FAMILY,
+    "roberta": replace(  # whose head is always of GELU
+        _BERT_FAMILY,
+        read=_read_roberta,
+        make=_roberta,
+        needed={**_BERT_FAMILY.needed, "hidden_act": "gelu"},
+    ),
+    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
+    "qwen2": _QWEN2_FAMILY,
+    "qwen3": replace(_QWEN2_FAMILY, sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"}),
+}
+
+
+_MISSING = {  # what ours has not
+    "gemma2": "norms after its sublayers and soft-capped logits",
+    "gemma3_text": "norms after its sublayers and two kinds of rotary positions",
+    "gemma3": "images",
 }
 
 
@@ -800,6 +948,7 @@ def _check_frequencies(rope: Any, rotary: Rotary) -> None:
     theirs, epsilon = rope.inv_freq.double().cpu(), torch.finfo(rope.inv_freq.dtype).eps
     unit = torch.cat([torch.ones_like(theirs), torch.zeros_like(theirs)])[None]
     cosine, sine = rotary.rotate(unit, torch.tensor([1])).chunk(2, dim=-1)
-    off = (torch.atan2(sine, cosine)[0] / theirs - 1).abs().max().item()
+    apart = torch.atan2(sine, cosine) / theirs, torch.hypot(sine, cosine) / rope.attention_scaling
+    off = (torch.cat(apart) - 1).abs().max().item()
     if not off <= max(1e-5, epsilon):
         raise ValueError(f"{type(rope).__name__} has other frequencies: off by {off:.2g} of theirs")

@@ -82,7 +82,7 @@ def to_x_transformers(ours: MultiHeadAttention) -> State:
          'to_out.weight': (64, 64)}
     """
     state = ours.state_dict()
-    shared.require(ours, "x_transformers.Attention", position=None)
+    shared.require(ours, "x_transformers.Attention", position=None, query_norm=None)
     if biases := [name for name in state if name.endswith("bias")]:
         raise ValueError(f"x_transformers.Attention has no biases, got {', '.join(biases)}")
     state = _reordered(state, ours.n_heads, ours.n_kv_heads)
