@@ -27,7 +27,10 @@ from sphinx_exercise.nodes import exercise_enumerable_node, exercise_node, solut
 
 THEME = ("basic.css", "styles/bootstrap.css", "styles/pydata-sphinx-theme.css")
 # Of the theme's files nothing is used but what THEME and the pages name.
-UNUSED = ("vendor", "scripts/bootstrap.js", "scripts/bootstrap.js.map", "design-tabs.js")
+UNUSED = (
+    *("vendor", "scripts/bootstrap.js", "scripts/bootstrap.js.map", "design-tabs.js"),
+    *("webpack-macros.html", "sbt-webpack-macros.html"),
+)
 DESCRIPTIONS = {
     "search": "Search the book Attention, Measured.",
     "genindex": "Index of the names of the package attnbook.",

@@ -76,6 +76,10 @@
     top.addEventListener("click", () => scrollTo({ top: 0 }));
     mark();
 
+    // The theme's buttons name what they do; a page with a policy runs no script in an attribute.
+    const does = { "toggleFullScreen()": () => toggleFullScreen(), "window.print()": () => window.print() };
+    for (const each of document.querySelectorAll("[data-does]")) each.addEventListener("click", does[each.dataset.does]);
+
     // A menu closes when one goes elsewhere.
     for (const menu of document.querySelectorAll("details.menu")) {
       const close = () => (menu.open = false);

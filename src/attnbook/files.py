@@ -78,7 +78,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             # Copies: a tensor of the file itself would change or vanish with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return tensors, file.metadata() or {}
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, TypeError) as error:  # a size beyond 64 bits is the latter
         with Path(path).open("rb") as file:
             is_pointer = file.read(23) == b"version https://git-lfs"
         what = "it is a pointer of git-lfs, so run git lfs pull" if is_pointer else error

@@ -9,7 +9,7 @@ from torch import Generator
 
 from attnbook.models import LanguageModel
 from attnbook.tasks.text import Tokenizer
-from attnbook.train import BEST, explained, make_model, write
+from attnbook.train import BEST, build, explained, read_run, settings_of, write
 from attnbook.training import load_model
 from attnbook.training.progress import writable
 
@@ -20,14 +20,14 @@ def load(folder: Path, *, last: bool = False) -> tuple[LanguageModel, Tokenizer]
     Raises:
         ValueError: if there is no run in the folder, or no model yet.
     """
-    model, tokenizer, settings = make_model(folder)
+    values, tokenizer = read_run(folder)
     if last:
+        model = build(values, tokenizer)
         load_model(folder, model)
         return model, tokenizer
     if not (folder / BEST).exists():
-        raise ValueError(
-            f"{folder} has no model yet: train keeps the first after {settings.every} steps"
-        )
+        every = settings_of(values).every
+        raise ValueError(f"{folder} has no model yet: train keeps the first after {every} steps")
     return LanguageModel.load(folder / BEST), tokenizer
 
 

@@ -277,15 +277,26 @@ class Model(nn.Module):
             settings = json.loads(metadata["config"])
             if settings["rotary_scaling"] is not None:
                 settings["rotary_scaling"] = RotaryScaling(**settings["rotary_scaling"])
+            config = cls.config_class(**settings)
+            _check_sizes(config, len(weights))
+            with torch.device("meta"):  # compares the others before there is memory taken for them
+                cls(config).load_state_dict(weights, assign=True)
             # On the CPU, whatever the default is, and with no draw from the global generator.
             with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-                model = cls(cls.config_class(**settings))
+                model = cls(config)
                 # Tables of positions are in no file, only their type.
                 for name, dtype in json.loads(metadata["tables"]).items():
                     model.get_submodule(name).to(getattr(torch, dtype))
             _set_dropouts(model, json.loads(metadata["dropouts"]))
             model.load_state_dict(weights, assign=True)  # each weight in its own type
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             raise ValueError(f"{path} does not fit together: {error!r}") from None
         return model.eval()
 
@@ -772,6 +783,22 @@ def _is_zero(count: Tensor) -> bool:
 def _clean(name: str) -> str:
     """The name as it is without ``torch.compile``."""
     return ".".join(word for word in name.split(".") if word != "_orig_mod")
+
+
+LARGEST_TABLE = 2**28
+"""Numbers in a table of positions that a file may ask for: it is in no file, and takes 2 GB."""
+
+
+def _check_sizes(config: ModelConfig, n_tensors: int) -> None:
+    """Refuse what a file's tensors do not show to be too large."""
+    n_layers = config.n_layers + (getattr(config, "n_decoder_layers", None) or 0)
+    if n_layers > n_tensors:
+        raise ValueError(f"n_layers={n_layers} are more than the {n_tensors} tensors")
+    if config.position == "sinusoidal" and config.max_tokens * config.d_model > LARGEST_TABLE:
+        raise ValueError(
+            f"max_tokens={config.max_tokens} of width {config.d_model} are more than "
+            f"{LARGEST_TABLE} numbers"
+        )
 
 
 def _set_dropouts(model: Model, dropouts: Mapping[str, float]) -> None:

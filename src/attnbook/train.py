@@ -157,6 +157,8 @@ def prepare(folder: Path, given: dict[str, Any]) -> tuple[bool, dict[str, Any], 
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"expected a folder with --out, got the file {folder}")
+    if (folder / BEST).is_symlink():  # the model would be written where it leads
+        raise ValueError(f"expected a model in the folder of its run, got the link {folder / BEST}")
     begun = has_begun(folder)
     before = _values_in(folder / SETTINGS) if begun else {}
     for name, value in before.items():
@@ -259,8 +261,8 @@ def settings_of(values: dict[str, Any]) -> Settings:
     return Settings(**{name: value for name, value in values.items() if name in known})
 
 
-def make_model(folder: Path) -> tuple[LanguageModel, Tokenizer, Settings]:
-    """The untrained model, the tokenizer and the settings of a run.
+def read_run(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
+    """What ``settings.json`` of a run holds, and its tokenizer.
 
     Raises:
         ValueError: if there is no run in the folder.
@@ -268,8 +270,7 @@ def make_model(folder: Path) -> tuple[LanguageModel, Tokenizer, Settings]:
     path = folder / SETTINGS
     if not path.exists():
         raise ValueError(f"expected a folder that attnbook.train made, got {folder}")
-    values, tokenizer = _values_in(path), read_tokenizer(folder / TOKENIZER)
-    return build(values, tokenizer), tokenizer, settings_of(values)
+    return _values_in(path), read_tokenizer(folder / TOKENIZER)
 
 
 def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
@@ -502,9 +503,10 @@ def _option(name: str) -> str:
 
 def _values_in(path: Path) -> dict[str, Any]:
     """Those of a JSON file."""
+    text = read_text(path)
     try:
-        values = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON in {path}, got: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"expected a JSON object of settings in {path}, got {values!r}")
@@ -573,7 +575,8 @@ def _write(path: Path, text: str) -> None:
     """Whole, or not at all."""
     unfinished = path.with_suffix(".unfinished")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        unfinished.unlink(missing_ok=True)  # which could be a link
+        with unfinished.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # before the checkpoint that belongs to it

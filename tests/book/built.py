@@ -1,6 +1,10 @@
 """What the tests of the written and built book share."""
 
-from functools import cache
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,21 @@ def prose(path: Path) -> str:
 
 def code_cells(path: Path) -> list[NotebookNode]:
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *message: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
 
 
 # Axe looks at each element of a page, whatever it is asked. What is inside a picture is no content,

@@ -1,14 +1,11 @@
 """A browser, and the built book on a server of its own, for the tests of the pages."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from built import HTML, PAGES
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from built import HTML, PAGES, served
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
 
 from browser import MISSING, NAMES, find, launch
 
@@ -45,28 +42,26 @@ def firefox(playwright: Playwright, paths: dict[str, str | None]) -> Iterator[Br
     yield from started(playwright, "firefox", paths["firefox"])
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *message: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(HTML)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(HTML) as address:
+        yield address
 
 
 @pytest.fixture
 def window(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens windows with these settings, which remember nothing."""
+    """Opens windows with these settings, which remember nothing; no page breaks its policy."""
     contexts = []
+    refused: list[str] = []
+
+    def note(line: ConsoleMessage) -> None:
+        if "Content Security Policy" in line.text:
+            refused.append(line.text)
 
     def opened(address: str = "about:blank", *, width: int = 1280, **settings: object) -> Page:
         size = {"width": width, "height": settings.pop("height", 800)}
         contexts.append(browser.new_context(viewport=size, **settings))
+        contexts[-1].on("console", note)
         page = contexts[-1].new_page()
         page.goto(address)
         return page
@@ -74,6 +69,7 @@ def window(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield opened
     for context in contexts:
         context.close()
+    assert refused == []
 
 
 @pytest.fixture

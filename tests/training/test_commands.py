@@ -147,7 +147,7 @@ def test_run_goes_on_with_a_text_that_moved(tmp_path, text):
     train.main(["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"])
     moved = shutil.move(text, tmp_path / "moved.txt")
     train.main(["--out", str(tmp_path / "run"), "--text", str(moved)])
-    assert train.make_model(tmp_path / "run")[2].text == str(moved)
+    assert train.read_run(tmp_path / "run")[0]["text"] == str(moved)
 
 
 def test_what_failed_before_its_first_checkpoint_is_begun_anew(tmp_path, text):
@@ -168,7 +168,7 @@ def test_settings_come_from_a_file_and_from_options(tmp_path, text):
     train.main(["--out", str(tmp_path / "run"), "--text", text, *SMALL, "--steps", "1"])
     config = ["--config", str(tmp_path / "run/settings.json")]
     train.main(["--out", str(tmp_path / "again"), *config, "--steps", "2"])
-    settings = train.make_model(tmp_path / "again")[2]
+    settings = train.settings_of(train.read_run(tmp_path / "again")[0])
     assert (settings.steps, settings.d_model, settings.text) == (2, 16, text)
 
 

@@ -16,6 +16,7 @@ from bs4.element import NavigableString
 from attnbook.book import bench
 from attnbook.book.colours import css
 from attnbook.book.files import BUILD, write_whole
+from attnbook.book.policy import with_policy
 
 CHAPTERS = BUILD / "html" / "chapters"
 SLIDES = BUILD / "slides"
@@ -88,7 +89,7 @@ def deck(page: str) -> str:
     )
     styles = css() + (Path(bench.__file__).parent / "bench.css").read_text("utf-8") + STYLE
     name = soup.title.get_text() if soup.title else ""
-    return (
+    return with_policy(
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>Slides: {escape(name)}</title>\n<style>\n{styles}</style>\n</head>\n<body>\n"

@@ -8,6 +8,8 @@ outputs differ beyond rounding. So no option of the peer has to be known by name
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -64,8 +66,15 @@ def without_prefixes(state: Mapping[str, Tensor]) -> State:
 
 
 def n_layers(state: Mapping[str, Tensor]) -> int:
-    """How many blocks there are, under our names."""
-    return 1 + max((int(n.split(".")[1]) for n in state if n.startswith("blocks.")), default=-1)
+    """How many blocks there are, under our names.
+
+    Raises:
+        ValueError: if they are not numbered one by one; a model of that many would be made.
+    """
+    numbers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
+    if numbers != {*range(len(numbers))}:
+        raise ValueError(f"expected blocks 0 to {len(numbers) - 1}, got block {max(numbers)}")
+    return len(numbers)
 
 
 def unpacked(state: Mapping[str, Tensor], packed: str) -> State:
@@ -107,6 +116,19 @@ def with_biases(state: State, pattern: str = "", *, always: bool = False) -> Sta
     rows = {stem: state[f"{stem}.weight"][..., 0] for stem in stems}
     zeros = {f"{stem}.bias": torch.zeros_like(row) for stem, row in rows.items()}
     return zeros | state
+
+
+def refused(read: Callable[[str | Path], M]) -> Callable[[str | Path], M]:
+    """A reader of folders that raises ``ValueError`` for all whose parts do not fit together."""
+
+    @wraps(read)
+    def reading(folder: str | Path) -> M:
+        try:
+            return read(folder)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{folder} does not fit together: {error!r}") from error
+
+    return reading
 
 
 # Copies

@@ -380,6 +380,7 @@ def to_bert(ours: MultiHeadAttention | Block | Encoder) -> State:
     return shared.copies(shared.renamed(state, shared.inverse(_BERT_ATTENTION), "ours"))
 
 
+@shared.refused
 def from_pretrained(folder: str | Path) -> Encoder:
     """A model from a folder of Hugging Face's; transformers need not be installed.
 
@@ -479,6 +480,8 @@ def tokenizer(folder: str | Path) -> "Tokenizer":
         found = Tokenizer.from_file(str(path))
     except Exception as error:  # of no other class
         raise ValueError(f"{path} is not a tokenizer: {error}") from None
+    found.no_truncation()
+    found.no_padding()  # the file may ask for any length
     n_tokens = 1 + max(found.get_vocab().values(), default=-1)
     if n_tokens > (size := _required(_json(folder / "config.json"), "vocab_size")):
         raise ValueError(f"{path} has {n_tokens} tokens, config.json has vocab_size={size}")
@@ -507,7 +510,7 @@ def _json(path: Path) -> Config:
     _check_is_there(path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold options by name, got a {type(found).__name__}")
@@ -527,6 +530,8 @@ def _parameters(folder: Path) -> State:
     places = _json(index).get("weight_map")
     if not isinstance(places, dict):
         raise ValueError(f"{index} has no weight_map")
+    if out := [name for name in places.values() if not re.fullmatch(r"[\w.-]+", str(name))]:
+        raise ValueError(f"{index} must name files of its folder, got {out[0]!r}")
     if (folder / whole).exists() and whole not in places.values():
         raise ValueError(f"{folder} holds two saves, {whole} and {index.name}: remove one")
     state: State = {}

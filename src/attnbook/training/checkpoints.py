@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ class Checkpoint:
             "evaluations": json.dumps(history.evaluations),
         }
         try:
+            if self.path.is_symlink():  # it would be written where the link leads
+                raise OSError(errno.EEXIST, "a link is there", str(self.path))
             self.folder.mkdir(parents=True, exist_ok=True)
             for interrupted in self.folder.glob(".*.unfinished"):
                 interrupted.unlink()  # by a kill
@@ -85,25 +89,26 @@ class Checkpoint:
             ValueError: if it is no checkpoint of this format, or one of another model, of other
                 trained parameters or another configuration: names the first difference.
         """
-        tensors, metadata = files.read(self.path)
-        _check_format(self.path, metadata)
-        _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
-        _check_same(self.path, json.loads(metadata["trained"]), self._trained())
-        config = json.dumps(dataclasses.asdict(self.config))
-        _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
-        self.model.load_state_dict(_below("model", tensors))
-        order = self._in_adam()
-        state: dict[int, dict[str, Tensor]] = {}
-        for moment, tensor in _below("adam", tensors).items():
-            name, _, part = moment.rpartition(".")
-            state.setdefault(order.index(name), {})[part] = tensor
-        groups = self.adam.state_dict()["param_groups"]
-        self.adam.load_state_dict({"state": state, "param_groups": groups})
-        return History(
-            tensors["history.losses"].tolist(),
-            tensors["history.targets"].tolist(),
-            {int(step): value for step, value in json.loads(metadata["evaluations"]).items()},
-        )
+        with _named(self.path):
+            tensors, metadata = files.read(self.path)
+            _check_format(self.path, metadata)
+            _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
+            _check_same(self.path, json.loads(metadata["trained"]), self._trained())
+            config = json.dumps(dataclasses.asdict(self.config))
+            _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
+            self.model.load_state_dict(_below("model", tensors))
+            order = self._in_adam()
+            state: dict[int, dict[str, Tensor]] = {}
+            for moment, tensor in _below("adam", tensors).items():
+                name, _, part = moment.rpartition(".")
+                state.setdefault(order.index(name), {})[part] = tensor
+            groups = self.adam.state_dict()["param_groups"]
+            self.adam.load_state_dict({"state": state, "param_groups": groups})
+            return History(
+                tensors["history.losses"].tolist(),
+                tensors["history.targets"].tolist(),
+                {int(step): value for step, value in json.loads(metadata["evaluations"]).items()},
+            )
 
     def _in_adam(self) -> list[str]:
         """Names of the trained parameters, in the order in which Adam numbers them."""
@@ -142,10 +147,11 @@ def load_model(folder: str | Path, model: nn.Module) -> None:
     path = Path(folder) / "checkpoint.safetensors"
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", str(path))
-    tensors, metadata = files.read(path)
-    _check_format(path, metadata)
-    _check_same(path, json.loads(metadata["model"]), describe(model))
-    model.load_state_dict(_below("model", tensors))
+    with _named(path):
+        tensors, metadata = files.read(path)
+        _check_format(path, metadata)
+        _check_same(path, json.loads(metadata["model"]), describe(model))
+        model.load_state_dict(_below("model", tensors))
 
 
 def describe(model: nn.Module) -> dict[str, str]:
@@ -161,6 +167,15 @@ def describe(model: nn.Module) -> dict[str, str]:
         for name, part in model.named_modules()
     }
     return parts | {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.state_dict().items()}
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Whatever a file leads to that is no checkpoint, the error is one and names it."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{path} is not a whole checkpoint: {error!r}") from None
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
