@@ -5,6 +5,7 @@ SEEDS ?= 3
 PORT ?= 8000
 BIN := .venv/bin
 BUILD := $(BIN)/python -m attnbook.book.build
+OR_SAY := || { echo "The installation is not complete: try again, or rm -r .venv first"; exit 1; }
 
 # One thread a kernel (chapters run side by side, and tiny models are faster so); no progress bars
 # in outputs that are compared.
@@ -18,7 +19,7 @@ unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
-  bench mutants pdf epub slides picture wheel lock clean
+  bench mutants faults pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +42,7 @@ quick: check  ## what to run after each edit, a minute: style, types, unit tests
 check: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
@@ -51,7 +52,7 @@ studies: .venv/installed  ## make stale records (or ONLY="name …"; SAME_AS=com
 		$(BUILD) studies $(if $(SAME_AS),--same-as $(SAME_AS))) $(ONLY)
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
-	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters
+	@env -u TQDM_DISABLE $(BIN)/python -m jupyterlab --notebook-dir chapters
 
 serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
@@ -76,6 +77,9 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
+faults: .venv/installed-tests  ## full disk, kill -9, no home …: what the commands say and keep (a quarter of an hour)
+	@$(BIN)/python tests/faults.py $(ONLY)
+
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
 	@$(BIN)/python tests/pdf.py
 
@@ -83,7 +87,7 @@ epub: .venv/installed  ## build the book for e-readers, executing nothing
 	@$(BUILD) epub
 
 slides: html  ## make a deck of slides of each chapter
-	@$(BIN)/python -m attnbook.book.slides
+	@$(BUILD) slides
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py
@@ -93,12 +97,14 @@ wheel: .venv/installed  ## build the package as a wheel, and use it in an empty 
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/wheel .
 	@$(PYTHON) -m venv _build/wheel/env
 	@_build/wheel/env/bin/python -m pip install --quiet -c constraints.txt _build/wheel/*.whl $$(grep ^torch requirements.txt)
-	@cd _build/wheel && env/bin/python -I $(CURDIR)/tests/wheel.py
+	@cd _build/wheel && env/bin/python -I ../../tests/wheel.py
 	@ls _build/wheel/*.whl
 
 lock: .venv/installed-tests  ## write the versions now installed to constraints.txt
-	$(BIN)/pip freeze --exclude torch --exclude-editable | grep -v ' @ ' > constraints.tmp
-	mv constraints.tmp constraints.txt
+	@mkdir -p _build
+	$(BIN)/python -m pip freeze --exclude torch --exclude-editable > _build/installed.txt
+	grep -v ' @ ' _build/installed.txt > _build/constraints.txt
+	mv _build/constraints.txt constraints.txt
 
 clean:  ## remove what was built and cached (.venv stays)
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -110,13 +116,13 @@ clean:  ## remove what was built and cached (.venv stays)
 	@echo "Installing into .venv (about a minute; 1.3 GB) …"
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
 	  "on Debian and Ubuntu, install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --quiet -r requirements.txt -e .
+	@$(BIN)/python -m pip install --quiet -r requirements.txt -e . $(OR_SAY)
 	@touch $@
 
 .venv/installed-tests: .venv/installed tests/requirements.txt
-	@$(BIN)/python -m pip install --quiet -r tests/requirements.txt
+	@$(BIN)/python -m pip install --quiet -r tests/requirements.txt $(OR_SAY)
 	@touch $@
 
 .venv/installed-mutants: .venv/installed-tests tests/requirements-mutants.txt
-	@$(BIN)/python -m pip install --quiet -r tests/requirements-mutants.txt
+	@$(BIN)/python -m pip install --quiet -r tests/requirements-mutants.txt $(OR_SAY)
 	@touch $@
