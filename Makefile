@@ -12,10 +12,11 @@ OR_SAY := || { echo "The installation is not complete: try again, or rm -r .venv
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export TQDM_DISABLE := 1
+export PYTHONUTF8 := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A reader's own settings must not decide where outputs come from.
 export JUPYTER_PREFER_ENV_PATH := 1
-unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
+unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
