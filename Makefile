@@ -116,7 +116,7 @@ clean:  ## remove what was built and cached (.venv stays)
 	  "Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
 	@echo "Installing into .venv (about a minute; 1.3 GB) …"
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
-	  "on Debian and Ubuntu, install python3-venv"; exit 1; }
+	  "is the disk full? On Debian and Ubuntu, install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet -r requirements.txt -e . $(OR_SAY)
 	@touch $@
 

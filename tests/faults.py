@@ -51,11 +51,12 @@ COMMANDS = {
     "lock": "make lock",
     "install": "make .venv/installed",
     "wheel": "make wheel",
-    "train": ".venv/bin/python -m attnbook.train --text text.txt --out _build/run --steps 60 "
+    "train": ".venv/bin/python -m attnbook.train --text text.txt --out _build/run --steps 30 "
     "--every 5 --vocab-size 280 --length 16 --d-model 16 --n-heads 2 --n-layers 1 --batch 2",
     "import": ".venv/bin/python -c 'import attnbook; print(attnbook.__version__)'",
 }
 INSTALLING = {"install", "wheel"}
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels", "PIP_CONFIG_FILE": os.devnull}
 
 CHAPTER = (
     "# What is six times seven?\n\n[It is 42.]{.answer} See [42](#claim-product).",
@@ -180,8 +181,10 @@ class Copy:
     def __init__(self, small: Path, folder: Path, command: str) -> None:
         shutil.copytree(small, folder, symlinks=True)
         self.folder, self.mark = folder, f"{folder}{random.random()}"
+        self.settings: dict[str, str] = {}
         if command in INSTALLING:
             to_install(folder)
+            self.settings = OFFLINE
         elif command == "book":
             (folder / "chapters/executed.json").unlink()
         self.before = self.files()
@@ -197,13 +200,7 @@ class Copy:
 
     def start(self, command: str, changes: dict[str, str | None] | None = None) -> "Run":
         """Begin a command, as a terminal does, in an environment with some changes."""
-        changes = {"PYTHONPATH": None, MARK: self.mark} | (changes or {})
-        if command.split()[-1] in (COMMANDS[name] for name in INSTALLING) or "wheel" in command:
-            changes |= {
-                "PIP_NO_INDEX": "1",
-                "PIP_FIND_LINKS": "wheels",
-                "PIP_CONFIG_FILE": os.devnull,
-            }
+        changes = {"PYTHONPATH": None, MARK: self.mark} | self.settings | (changes or {})
         environment = {k: v for k, v in (os.environ | changes).items() if v is not None}
         output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         process = subprocess.Popen(
@@ -341,8 +338,12 @@ def disk(parent: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", parent], check=True)
 
 
+ROOM = {"html": (8, 300), "epub": (500,), "train": (8, 60), "lock": (4,), "install": (8, 20_000)}
+"""How many KB are left for a command, to fail at once or later."""
+
+
 def full_disk(small: Path, place: Path, command: str) -> Iterator[Row]:
-    for room in {"html": (8, 300), "epub": (500,), "train": (8, 60)}.get(command, (8,)):
+    for room in ROOM.get(command, (8,)):
         fault = f"disk with {room} KB left"
         with disk(place.with_name(f"{place.name}-{room}")) as folder:
             copy = Copy(small, folder / "copy", command)
@@ -350,7 +351,7 @@ def full_disk(small: Path, place: Path, command: str) -> Iterator[Row]:
             with (folder / "filler").open("wb") as filler:
                 filler.write(bytes(left))
             ended = copy.start(COMMANDS[command]).end()
-            yield judged(fault, command, ended, copy, "No space left on device")
+            yield judged(fault, command, ended, copy, "No space left on device|is the disk full")
             (folder / "filler").unlink()
             yield again(fault, command, copy)
 
