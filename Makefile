@@ -78,7 +78,7 @@ mutants: .venv/installed-mutants  ## break the attention's code line by line: do
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
-faults: .venv/installed-tests  ## full disk, kill -9, no home …: what the commands say and keep (a quarter of an hour)
+faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do commands say and keep? (15 minutes, or ONLY=…)
 	@$(BIN)/python tests/faults.py $(ONLY)
 
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium

@@ -289,29 +289,37 @@ class Row:
 
 
 def judged(
-    fault: str, command: str, ended: tuple[int, str], copy: Copy, words: str = "", more: str = ""
+    fault: str,
+    command: str,
+    ended: tuple[int, str],
+    copy: Copy,
+    words: str | None = None,
+    more: str = "",
 ) -> Row:
     """A row: what is wrong with how a command ended.
 
     Args:
-        words: what has to be said, if it may not end well.
+        words: what has to be said by a command that may not end well; none, if it has to.
         more: what else is wrong.
     """
     code, output = ended
-    lines = [line for line in output.splitlines() if line.strip()]
-    found = [line for line in lines if re.search(words, line)] if words else lines[-1:]
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or [""]
+    found = re.search(words, output) if words else None
+    said = output[found.start() :].splitlines()[0] if found else lines[-1]
     wrong = [more, copy.lost(), copy.left()]
-    if words and code == 0:
-        wrong.append("ended as if nothing had happened")
-    if not words and code:
+    if words is None and code:
         wrong.append("failed")
-    if not found and words:
-        wrong.append(f"no word of it: {lines[-1:]}")
-    if "Traceback (most recent" in output and command not in INSTALLING:  # venv's, or pip's
+    if words is not None and not code:
+        wrong.append("ended as if nothing had happened")
+    if words and not found:
+        wrong.append("no word of it")
+    # venv, pip, and a Python that Ctrl-C finds importing have tracebacks of their own.
+    importing = "KeyboardInterrupt" in output and "in main" not in output
+    if "Traceback (most recent" in output and command not in INSTALLING and not importing:
         wrong.append("a traceback")
     if any(wrong):
-        print(f"--- {fault}, {command}: {wrong}\n{output[-6000:]}", file=sys.stderr, flush=True)
-    said = found[-1].strip().replace(str(copy.folder), "…")[-90:] if found else ""
+        print(f"--- {fault}, {command}:\n{output[-6000:]}", file=sys.stderr, flush=True)
+    said = said.replace(str(copy.folder), "…")[:100]
     return Row(fault, command, code, said, "; ".join(filter(None, wrong)))
 
 
@@ -401,9 +409,15 @@ def two_at_once(small: Path, place: Path, command: str) -> Iterator[Row]:
     ended = sorted(run.end() for run in runs)
     fault = "two at once"
     yield judged(f"{fault}: one", command, ended[0], copy)
-    words = "another (make|command) .*" if ended[1][0] else ""
+    words = "another (make|command) .*" if ended[1][0] else None
     yield judged(f"{fault}: the other", command, ended[1], copy, words)
     yield again(fault, command, copy)
+
+
+SECONDS_OF: dict[str, float] = {}
+"""How long some commands take here."""
+LENGTHS = {"pdf": 2.0, "lock": 0.3, "install": 0.5, "train": 0.7}
+"""How long a command takes, where `chapters` takes 1."""
 
 
 def interrupt(run: Run) -> None:
@@ -424,7 +438,6 @@ def kill_main(run: Run) -> None:
 def interrupted(small: Path, place: Path, command: str) -> Iterator[Row]:
     """Three times at a random moment; then it is left alone."""
     copy = Copy(small, place, command)
-    longest = 6.0 if command not in ("lock", "train") else 4.0
     for name, how, words in (
         ("Ctrl-C", interrupt, "(?i)stopped|interrupt|aborted"),
         ("kill -9 of all", kill, ""),
@@ -432,7 +445,7 @@ def interrupted(small: Path, place: Path, command: str) -> Iterator[Row]:
     ):
         if command == "train" and how is kill_main:
             continue  # it is one process
-        moment = random.uniform(0.1, longest)
+        moment = random.uniform(0.1, LENGTHS.get(command, 1) * SECONDS_OF["chapters"])
         run = copy.start(COMMANDS[command])
         with suppress(subprocess.TimeoutExpired):
             run.process.wait(moment)
@@ -440,7 +453,7 @@ def interrupted(small: Path, place: Path, command: str) -> Iterator[Row]:
         if run.process.poll() is None:
             how(run)
             code, said = run.end()
-            row = judged(fault, command, (code, said), copy, words or "^")
+            row = judged(fault, command, (code, said), copy, words)
         else:
             row = judged(f"{fault}: too late", command, run.end(), copy)
         yield row
@@ -526,8 +539,10 @@ def main(only: list[str]) -> int:
         stamp(small)
         first = Copy(small, Path(folder, "first"), "")
         for command in ("studies", "chapters", "lock"):
-            code, said = first.start(COMMANDS[command]).end()
+            run = first.start(COMMANDS[command])
+            code, said = run.end()
             assert code == 0, said
+            SECONDS_OF[command] = time.monotonic() - run.begun
         shutil.rmtree(first.folder / "_build")
         (first.folder / "chapters/held.json").write_text("{}\n")
         stamp(first.folder)
