@@ -11,20 +11,22 @@ LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only
 CLUSTERED := $(if $(SCHEDULER),.venv/installed-tests,.venv/installed)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --only-binary :all: --no-annotate --custom-compile-command "make lock"
+OR_SAY := || { echo "The installation is not complete: try again, or rm -r .venv first"; exit 1; }
 
 # One thread a kernel (chapters run side by side, and tiny models are faster so); no progress bars
 # in outputs that are compared.
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export TQDM_DISABLE := 1
+export PYTHONUTF8 := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A reader's own settings must not decide where outputs come from.
 export JUPYTER_PREFER_ENV_PATH := 1
-unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
+unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help book html test quick check chapters studies worker notebooks serve claims implementations \
-  bench mutants pdf epub slides picture wheel lock clean
+.PHONY: help book html test quick check chapters studies worker notebooks serve claims \
+  implementations bench mutants faults pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +49,7 @@ quick: check  ## what to run after each edit, a minute: style, types, unit tests
 check: .venv/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 chapters: .venv/installed  ## re-execute chapters (all, or ONLY="01_embeddings …"), write their outputs
 	@$(BUILD) chapters $(ONLY)
@@ -57,7 +59,7 @@ studies: $(CLUSTERED)  ## make stale records (or ONLY="name …"; SAME_AS=commit
 		$(BUILD) studies $(if $(SAME_AS),--same-as $(SAME_AS))) $(ONLY)
 
 notebooks: .venv/installed  ## open the chapters in JupyterLab
-	@env -u TQDM_DISABLE $(BIN)/jupyter lab --notebook-dir chapters
+	@env -u TQDM_DISABLE $(BIN)/python -m jupyterlab --notebook-dir chapters
 
 serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
@@ -85,6 +87,9 @@ mutants: .venv/installed-tests  ## break the attention's code line by line: do t
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
+faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do commands say and keep? (15 minutes, or ONLY=…)
+	@$(BIN)/python tests/faults.py $(ONLY)
+
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
 	@$(BIN)/python tests/pdf.py
 
@@ -92,7 +97,7 @@ epub: .venv/installed  ## build the book for e-readers, executing nothing
 	@$(BUILD) epub
 
 slides: html  ## make a deck of slides of each chapter
-	@$(BIN)/python -m attnbook.book.slides
+	@$(BUILD) slides
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
 	@$(BIN)/python tests/picture.py
@@ -103,16 +108,17 @@ wheel: .venv/installed  ## build the package as a wheel, and use it in an empty 
 	@$(PYTHON) -m venv _build/wheel/env
 	@grep == requirements.lock | tr -d '\\' > _build/wheel/versions
 	@_build/wheel/env/bin/python -m pip install --quiet -c _build/wheel/versions _build/wheel/*.whl $$(grep ^torch requirements.txt)
-	@cd _build/wheel && env/bin/python -I $(CURDIR)/tests/wheel.py
+	@cd _build/wheel && env/bin/python -I ../../tests/wheel.py
 	@ls _build/wheel/*.whl
 
 lock: .venv/installed-tests  ## write the locks anew; what may stay at its version does
+	@mkdir -p _build
 	@$(BIN)/python -m pip install --quiet uv==0.13.9
 	@$(COMPILE) requirements.txt -o requirements.lock
 	@$(COMPILE) requirements.txt tests/requirements.txt -c requirements.lock -o tests/requirements.lock \
 	  $$(sed -n 's/==.*//; s/^[a-z]/--no-emit-package &/p' requirements.lock)
-	@awk '/^[a-z]/ { apart = /^(torch==|triton|cuda-|nvidia-)/ } !apart' requirements.lock > requirements.tmp
-	@mv requirements.tmp requirements.lock
+	@awk '/^[a-z]/ { apart = /^(torch==|triton|cuda-|nvidia-)/ } !apart' requirements.lock > _build/requirements.lock
+	@mv _build/requirements.lock requirements.lock
 
 clean:  ## remove what was built and cached (.venv stays)
 	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -123,11 +129,11 @@ clean:  ## remove what was built and cached (.venv stays)
 	  "Python 3.11 or newer is needed, $(PYTHON) is %d.%d: try make PYTHON=python3.12 …" % v)'
 	@echo "Installing into .venv (about a minute; 1.3 GB) …"
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
-	  "on Debian and Ubuntu, install python3-venv"; exit 1; }
-	@$(LOCKED) -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt -e .
+	  "is the disk full? On Debian and Ubuntu, install python3-venv"; exit 1; }
+	@$(LOCKED) -r requirements.lock $(OR_SAY)
+	@$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt -e . $(OR_SAY)
 	@touch $@
 
 .venv/installed-tests: .venv/installed tests/requirements.lock
-	@$(LOCKED) -r tests/requirements.lock
+	@$(LOCKED) -r tests/requirements.lock $(OR_SAY)
 	@touch $@

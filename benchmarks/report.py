@@ -21,7 +21,7 @@ def save(result: Result, path: Path) -> None:
     """Write a result as JSON, each ratio's quartiles in one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"\n *(?=[\d\]])", " ", json.dumps(result, indent=1, ensure_ascii=False))
-    path.write_text(text + "\n", encoding="utf-8")
+    _write(path, text + "\n")
 
 
 def load(folder: Path) -> list[Result]:
@@ -68,7 +68,13 @@ def rewrite_readme(text: str, path: Path = README) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{path.name} needs these two lines: {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    _write(path, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    path.with_suffix(".new").write_text(text, encoding="utf-8")
+    path.with_suffix(".new").replace(path)
 
 
 def _table(results: list[Result]) -> str:

@@ -17,5 +17,7 @@ from attnbook.book.studies import StudyError, make_gpu_records  # noqa: E402
 
 try:
     make_gpu_records(options.only, options.minutes)
-except StudyError as error:
+except (StudyError, OSError) as error:
     sys.exit(f"\n{error}")
+except KeyboardInterrupt:
+    sys.exit("\nStopped; the same command goes on from the last row")

@@ -90,7 +90,7 @@ def whole() -> BeautifulSoup:
 
 def main() -> None:
     """Print it."""
-    page = HTML / "whole.html"
+    page, unfinished = HTML / "whole.html", PDF.with_suffix(".unfinished")
     page.write_text(str(whole()), encoding="utf-8")
     number = (
         '<div style="font-size: 8px; width: 100%; text-align: center" class="pageNumber"></div>'
@@ -103,7 +103,7 @@ def main() -> None:
             tab.set_default_timeout(300_000)
             tab.goto(page.as_uri())
             tab.pdf(
-                path=PDF,
+                path=unfinished,
                 format="A4",
                 tagged=True,
                 outline=True,
@@ -113,6 +113,7 @@ def main() -> None:
                 margin={"top": "16mm", "bottom": "16mm", "left": "16mm", "right": "16mm"},
             )
             browser.close()
+        unfinished.replace(PDF)
     finally:
         page.unlink()
     sys.stdout.write(f"{PDF.relative_to(ROOT)}: {PDF.stat().st_size / 1e6:.1f} MB\n")

@@ -10,6 +10,7 @@ from browser import find
 
 PAGE = Path("_build/html/intro.html")
 PICTURE = Path("_static/page.png")
+UNFINISHED = Path("_build/page.png")
 
 path = find("chromium")  # may ask a Playwright of its own
 with sync_playwright() as playwright:
@@ -18,10 +19,11 @@ with sync_playwright() as playwright:
     page.goto(PAGE.resolve().as_uri(), wait_until="networkidle")
     page.locator('[data-key="S,2,1"]').hover()
     page.wait_for_timeout(500)  # until what changed has faded
-    page.screenshot(path=PICTURE)
+    page.screenshot(path=UNFINISHED)
     browser.close()
-with Image.open(PICTURE) as picture:
+with Image.open(UNFINISHED) as picture:
     picture.convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(
-        PICTURE, optimize=True
+        UNFINISHED, optimize=True
     )  # a third of the bytes
+UNFINISHED.replace(PICTURE)
 sys.stdout.write(f"{PICTURE}\n")

@@ -466,19 +466,35 @@ def test_ledger_says_how_often_claims_held_until_the_code_changes(book, monkeypa
     assert ledger() == ["–"]
 
 
+def test_a_second_command_is_told_to_wait_for_the_first(book, rendered, capsys):
+    with build.alone():
+        assert build.main(["html"]) == 1
+    said = f"another make is at work here (process {os.getpid()}): wait for it"
+    assert capsys.readouterr().err == f"\n{said}\n"
+    assert rendered == []
+    assert build.main(["html"]) == 0
+
+
+def test_what_the_disk_refuses_is_one_line(book, capsys):
+    Path("_build").touch()
+    assert build.main(["html"]) == 1
+    assert capsys.readouterr().err == "\nFile exists: _build\n"
+
+
 def test_a_readers_settings_reach_no_command():
     settings = {"PYTHONPATH": "x", "MPLBACKEND": "Agg", "ATTNBOOK_SEED": "7", "ATTNBOOK_LIVE": "1"}
+    settings["PYTHONIOENCODING"] = "ascii"
     shown = subprocess.run(
         ["make", "-s", "-f", ROOT / "Makefile", "-f", "-", "probe"],
         input="probe:\n\t@env",
-        env=os.environ | settings,
+        env=os.environ | settings | {"PYTHONUTF8": "0"},
         capture_output=True,
         text=True,
         check=True,
     )
-    names = {line.partition("=")[0] for line in shown.stdout.splitlines()}
-    assert "OMP_NUM_THREADS" in names
-    assert not names & settings.keys()
+    lines = shown.stdout.splitlines()
+    assert {"OMP_NUM_THREADS=1", "PYTHONUTF8=1"} <= {*lines}
+    assert not {line.partition("=")[0] for line in lines} & settings.keys()
 
 
 def copy_machinery(folder: Path) -> None:
@@ -515,6 +531,14 @@ def test_second_rendering_builds_only_what_changed(changed, built_whole):
     build.main(["html"])
     assert built_whole == [True, False]
     assert Path("_build/html/page.html").exists()
+
+
+def test_page_that_is_older_than_what_it_was_before_is_built_again(built_whole):
+    build.main(["html"])
+    edit("chapters/01_one.ipynb", "Text.", "Other text.")
+    os.utime("chapters/01_one.ipynb", (0, 0))  # a backup, or a clock that was set back
+    build.main(["html"])
+    assert built_whole == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import nbformat
 import pytest
-from distributed import Client, LocalCluster
+from distributed import LocalCluster
 from nbformat.v4 import new_code_cell, new_notebook
 
 STUDY = '''"""Where does a row run?"""
@@ -35,7 +35,6 @@ CHAPTER = """from attnbook.book import claim, seeds, study
 drawn = study('where')['short', 'drawn']
 claim('It is below one', drawn, label='drawn', at_most=1)
 claim('It is a seed', seeds(1)[0], label='seed', at_least=1000)"""
-COMMAND = "from attnbook.book import build; raise SystemExit(build.main({}))"
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +58,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             yield found
 
 
-def start(*arguments: str, scheduler: str = "") -> subprocess.Popen[str]:
-    code, pipe = COMMAND.format([*arguments]), subprocess.PIPE
+def start(*arguments: str, scheduler: str = "") -> Popen[str]:
+    command = [sys.executable, "-m", "attnbook.book.build", *arguments]
     env = os.environ | {"SCHEDULER": scheduler, "WORKERS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code], env=env, stdout=pipe, stderr=pipe, text=True
-    )
+    return Popen(command, env=env, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def rows(path: str) -> list[tuple[str, int, dict[str, float]]]:
@@ -86,7 +83,7 @@ def test_record_is_the_same_where_a_worker_was_killed(cluster):
             time.sleep(0.05)
         case, seed, worker = Path("began").read_text().splitlines()[-1].split()
         os.kill(int(worker), signal.SIGKILL)
-        said, errors = process.communicate(timeout=120)
+        said, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert f"2 workers; dashboard http://127.0.0.1:{cluster.dashboard_link.split(':')[-1]}" in said
     assert rows("studies/where.json") == without
@@ -112,13 +109,10 @@ def test_claims_are_tried_there_with_their_studies(cluster):
 
 
 def test_worker_with_other_code_is_named(cluster):
-    with Client(cluster) as client:
-        client.restart()
-    with start("studies", "where", scheduler=cluster.scheduler_address) as process:
-        assert process.wait() == 0, process.stderr.read()  # the workers have read its code
+    """The workers have read the study in the tests above."""
     Path("studies/where.py").write_text(STUDY.replace("else 0", "else 0.1"))
     with start("studies", scheduler=cluster.scheduler_address) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "has other code in" in errors
     assert "(studies.where): give it this checkout" in errors
@@ -129,7 +123,7 @@ def test_scheduler_that_is_not_there_is_named():
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
     with start("studies", "where", scheduler=address) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
     assert process.returncode == 1
     assert f"no scheduler answers at {address}" in errors
     assert "Traceback" not in errors

@@ -1,6 +1,6 @@
 """The commands behind the Makefile: execute chapters, make records, render, re-run the claims.
 
-``python -m attnbook.book.build book | html | epub | chapters | studies | claims --seeds N``
+``python -m attnbook.book.build book | html | epub | slides | chapters | studies | claims``
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 
+from attnbook.book import slides
 from attnbook.book.arithmetic import EXECUTED, arithmetic
 from attnbook.book.cells import studies_behind
 from attnbook.book.claims import METADATA_KEY
@@ -47,6 +49,11 @@ from attnbook.book.studies import (
 from attnbook.book.workers import ClusterError, workers
 from attnbook.tasks.text import fingerprint, python_topics
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 CLAIMS = BUILD / "claims.json"
 # How often each claim held when it was last tried under other seeds; committed.
 HELD = Path("chapters/held.json")
@@ -59,6 +66,31 @@ LEAST_ROOM = 10
 
 class BuildError(Exception):
     """What stops a command; the message is for the person at the terminal."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keep other commands out of this checkout: by a lock, which a kill releases.
+
+    Raises:
+        BuildError: if another one is at work.
+    """
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("a+") as file:
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    number = file.read()
+                    raise BuildError(
+                        f"another make is at work here (process {number}): wait for it"
+                    ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def sources() -> list[Path]:
@@ -373,24 +405,44 @@ def render_pages() -> None:
     titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in sources())
     package = ("src/**/*.py", "src/**/*.js", "src/**/*.css", "*.lock")
     whole = files_hash(*looks, *package) + hashlib.sha256(repr([*titles]).encode()).hexdigest()
-    parts = files_hash("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))
-    stamp = BUILD / "rendered"
-    before = stamp.read_text().split() if stamp.exists() else []
-    if before == [whole, parts] and (BUILD / "html").exists():
+    pages = ("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))
+    parts = {str(path): file_hash(path) for path in matching(*pages)}
+    stamp = BUILD / "rendered.json"
+    before = json.loads(stamp.read_text()) if stamp.exists() else {}
+    now = {"whole": whole, "parts": parts}
+    if before == now and (BUILD / "html").exists():
         return
+    # Sphinx goes by dates: what a clock set back has changed, or a backup, is older than its page.
+    again = before.get("whole") == whole and all(
+        Path(name).stat().st_mtime >= stamp.stat().st_mtime
+        for name in differences(before["parts"], parts)
+        if name in parts
+    )
     stamp.unlink(missing_ok=True)
-    again = before[:1] == [whole]
     if not again:
         shutil.rmtree(BUILD / "html", ignore_errors=True)  # or pages of removed files would stay
     if subprocess.run([*jupyter_book(), *([] if again else ["--all"])], check=False).returncode:
         raise BuildError("the book was not built: see the warnings above")
-    write_whole(stamp, f"{whole}\n{parts}\n")
+    write_whole(stamp, as_json(now))
+
+
+# Not by its script, whose first line can't hold every path; and it leaves with this process.
+JUPYTER_BOOK = """
+import sys
+from attnbook.book.workers import leave_with_parent
+from jupyter_book.cli.main import main
+leave_with_parent(int(sys.argv.pop(1)))
+try:
+    main()
+except RuntimeError as error:  # Sphinx has said why
+    sys.exit(str(error))
+"""
 
 
 def jupyter_book() -> list[str]:
     """The command that builds the book, warnings as errors."""
-    program = str(Path(sys.executable).with_name("jupyter-book"))
-    return [program, "build", ".", "-W", "-n", "--keep-going", "-q"]
+    program = [sys.executable, "-c", JUPYTER_BOOK, str(os.getpid())]
+    return [*program, "build", ".", "-W", "-n", "--keep-going", "-q"]
 
 
 def write_epub() -> None:
@@ -404,17 +456,22 @@ def write_epub() -> None:
     options = ("--builder", "custom", "--custom-builder", "epub")
     if subprocess.run([*jupyter_book(), *options], check=False).returncode:
         raise BuildError("the EPUB was not built: see the warnings above")
-    shutil.copy(BUILD / "epub" / EPUB, BUILD / EPUB)
+    (BUILD / "epub" / EPUB).replace(BUILD / EPUB)
     print(f"{BUILD / EPUB}: {(BUILD / EPUB).stat().st_size / 1e6:.1f} MB")
 
 
 def files_hash(*patterns: str) -> str:
     """Of the names and bytes of the files that match."""
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in patterns for path in Path().glob(pattern)}):
-        if path.is_file():
-            digest.update(str(path).encode() + b"\0" + path.read_bytes())
+    for path in matching(*patterns):
+        digest.update(str(path).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def matching(*patterns: str) -> list[Path]:
+    """The files that match, each once, in order."""
+    found = {path for pattern in patterns for path in Path().glob(pattern)}
+    return sorted(path for path in found if path.is_file())
 
 
 def print_least_room(ledger: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -551,6 +608,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("book", help="execute what is out of date, build the HTML")
     commands.add_parser("html", help="build the HTML from the committed outputs")
     commands.add_parser("epub", help="build the book for e-readers")
+    commands.add_parser("slides", help="make a deck of each built chapter")
     writing = commands.add_parser("chapters", help="re-execute and write the outputs")
     writing.add_argument("only", nargs="*", metavar="CHAPTER", help="all, if none is named")
     recording = commands.add_parser("studies", help="make the records that are stale")
@@ -565,29 +623,43 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{Path.cwd()} is not the book's folder: it has no _toc.yml", file=sys.stderr)
         return 1
     try:
-        if options.command == "book":
-            book()
-        elif options.command == "html":
-            render()
-        elif options.command == "epub":
-            write_epub()
-        elif options.command == "chapters":
-            write_chapters(options.only)
-        elif options.command == "studies" and options.same_as:
-            keep_records(options.same_as, options.only)
-        elif options.command == "studies":
-            make_records(options.only)
-        else:
-            repeat_claims(options.seeds, options.only, live=options.live)
+        with alone():
+            run(options)
     except (BuildError, ClusterError, StudyError) as error:
         print(f"\n{error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # a full disk, or one that is not for writing
+        where = f": {error.filename}" if error.filename else ""
+        print(f"\n{error.strerror or error}{where}", file=sys.stderr)
         return 1
     return 0
 
 
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    if options.command == "book":
+        book()
+    elif options.command == "html":
+        render()
+    elif options.command == "epub":
+        write_epub()
+    elif options.command == "slides":
+        sys.stdout.writelines(slides.main())
+    elif options.command == "chapters":
+        write_chapters(options.only)
+    elif options.command == "studies" and options.same_as:
+        keep_records(options.same_as, options.only)
+    elif options.command == "studies":
+        make_records(options.only)
+    else:
+        repeat_claims(options.seeds, options.only, live=options.live)
+
+
 if __name__ == "__main__":
+    from attnbook.book import build  # under its name, by which a cluster's workers find it
+
     try:
-        sys.exit(main())
+        sys.exit(build.main())
     except KeyboardInterrupt:
         print("\nStopped", file=sys.stderr, flush=True)
         # At once, and not when the chapters have ended; their kernels leave with their parent.

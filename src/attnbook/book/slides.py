@@ -5,7 +5,6 @@ all of it stands on the page. A deck is one file that needs nothing else.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -170,7 +169,3 @@ def main() -> Iterator[str]:
     for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.html")):
         write_whole(SLIDES / path.name, deck(path.read_text("utf-8")))
         yield f"{SLIDES / path.name}\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.writelines(main())

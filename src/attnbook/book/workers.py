@@ -57,12 +57,12 @@ def processes() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         int(os.environ.get("WORKERS", os.cpu_count() or 1)),
         mp_context=get_context("spawn"),
-        initializer=_leave_with_parent,
+        initializer=leave_with_parent,
         initargs=(os.getpid(),),
     )
 
 
-def _leave_with_parent(parent: int) -> None:
+def leave_with_parent(parent: int) -> None:
     """A worker whose parent was killed, even while the worker started, would wait for ever."""
 
     def watch() -> None:
