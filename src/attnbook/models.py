@@ -785,8 +785,8 @@ def _clean(name: str) -> str:
     return ".".join(word for word in name.split(".") if word != "_orig_mod")
 
 
-LARGEST_TABLE = 2**28
-"""Numbers in a table of positions that a file may ask for: it is in no file, and takes 2 GB."""
+# Numbers in a table of positions that a file may ask for: it is in no file, and takes 2 GB.
+_LARGEST_TABLE = 2**28
 
 
 def _check_sizes(config: ModelConfig, n_tensors: int) -> None:
@@ -794,10 +794,10 @@ def _check_sizes(config: ModelConfig, n_tensors: int) -> None:
     n_layers = config.n_layers + (getattr(config, "n_decoder_layers", None) or 0)
     if n_layers > n_tensors:
         raise ValueError(f"n_layers={n_layers} are more than the {n_tensors} tensors")
-    if config.position == "sinusoidal" and config.max_tokens * config.d_model > LARGEST_TABLE:
+    if config.position == "sinusoidal" and config.max_tokens * config.d_model > _LARGEST_TABLE:
         raise ValueError(
             f"max_tokens={config.max_tokens} of width {config.d_model} are more than "
-            f"{LARGEST_TABLE} numbers"
+            f"{_LARGEST_TABLE} numbers"
         )
 
 
