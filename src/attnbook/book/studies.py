@@ -22,9 +22,10 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -247,10 +248,6 @@ def _same(now: Any, recorded: Any) -> bool:
     return math.isclose(now, recorded, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _all_same(now: Numbers, recorded: Numbers) -> bool:
-    return now.keys() == recorded.keys() and all(_same(now[k], recorded[k]) for k in now)
-
-
 def _run(name: str, case: str, seed: int, **shorter: object) -> Numbers:
     """One row, the same whatever ran before it."""
     module = importlib.import_module(f"studies.{name}")
@@ -412,9 +409,10 @@ def _run_missing(
 def keep_records(commit: str, only: Sequence[str] = ()) -> None:
     """Keep stale records whose code was rewritten since ``commit`` without changing a number.
 
-    The first row of each case is run. Where it is off the record by more than a millionth, as a
-    long training is on a processor that rounds otherwise, the code of that commit is run, too, and
-    has to give the same to the last bit. Then the record stands, under today's code.
+    The first row of each case is run, of a row longer than ten seconds the first twenty steps.
+    Where it is off the record by more than a millionth, as a training is on a processor that
+    rounds otherwise, the code of that commit is run, too, and has to give the same to the last
+    bit. Then the record stands, under today's code.
 
     Raises:
         StudyError: if a record is not of that commit's code, or a number differs; the others are
@@ -433,11 +431,13 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
         try:
             records = {name: checked_record(old, name, record_path(name)) for name in stale}
             first = _first_rows(records)
-            rows, errors = _run_missing([*first], codes)
-            if errors:
-                raise StudyError("\n".join(errors))
-            today = {job: rows[job[0]][job[1:]]["numbers"] for job in first}
-            doubted = [job for job in first if not _all_same(today[job], first[job]["numbers"])]
+            today = _run_by(root, first)
+            doubted = {
+                job: row
+                for job, row in first.items()
+                if not today[job]
+                or not all(_same(number, row["numbers"].get(k)) for k, number in today[job].items())
+            }
             before = _run_by(old, doubted) if doubted else {}
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", old], check=True)
@@ -466,37 +466,51 @@ def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]
 
 
 RUN_ROWS = """
-import json, sys
-from attnbook.book.studies import _run_all
-for job, row in _run_all(json.loads(sys.argv[1])):
-    if isinstance(row, Exception):
-        raise row
-    print(json.dumps([job, row["numbers"]]), flush=True)
+import importlib, inspect, json, sys
+from attnbook.book.studies import _run
+for job, shorter in json.loads(sys.argv[1]):
+    run = importlib.import_module(f"studies.{job[0]}").run
+    known = inspect.signature(run).parameters
+    numbers = _run(*job, **{k: v for k, v in shorter.items() if k in known})
+    print(json.dumps([job, numbers]), flush=True)
 """
+LONG, SHORTER = 10, {"steps": 20}
 
 
-def _run_by(root: Path, jobs: Sequence[Job]) -> dict[Job, Numbers]:
-    """The numbers of some rows by another checkout's code, kept for the next call as they come."""
-    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    head = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    path = PARTIAL / f"{head}.json"
+def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Numbers]:
+    """The numbers of these rows by a checkout's code, kept for the next call as they come."""
+    code = {name: study_code(root, name) for name, _, _ in rows}
+    path = PARTIAL / f"{hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]}.json"
     found = json.loads(path.read_text()) if path.exists() else []
     kept = {tuple(job) for job, _ in found}
-    missing = [job for job in jobs if job not in kept]
-    print(f"By the code of {head[:7]}: {len(missing)} rows to run", flush=True)
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN_ROWS, json.dumps(missing)],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            found.append(json.loads(line))
-            write_whole(path, json.dumps(found))
-    if process.returncode:
-        raise StudyError(f"the code of {head[:7]} did not run here: see above")
+    jobs = [(j, SHORTER if row["seconds"] > LONG else {}) for j, row in rows.items()]
+    missing = [job for job in jobs if job[0] not in kept]
+    n = int(os.environ.get("WORKERS", os.cpu_count() or 1))
+    print(f"By the code in {root.resolve()}: {len(missing)} rows to run", flush=True)
+    progress, lock = tqdm(desc="rows", total=len(missing), unit="row"), threading.Lock()
+
+    places = (root / "src").resolve(), root.resolve()
+
+    def run(some: Sequence[object]) -> int:
+        with subprocess.Popen(
+            [sys.executable, "-c", RUN_ROWS, json.dumps(some)],
+            cwd=root,
+            env=os.environ
+            | {"PYTHONPATH": f"{(root / 'src').resolve()}{os.pathsep}{root.resolve()}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                with lock:
+                    found.append(json.loads(line))
+                    write_whole(path, json.dumps(found))
+                    progress.update()
+        return process.returncode
+
+    with ThreadPoolExecutor(n) as pool:
+        if any([*pool.map(run, filter(None, (missing[i::n] for i in range(n))))]):
+            raise StudyError(f"the code in {root.resolve()} did not run here: see above")
     return {tuple(job): numbers for job, numbers in found}
 
 
