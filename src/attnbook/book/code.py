@@ -51,10 +51,12 @@ class Code:
     def _tree(self, module: str) -> ast.Module:
         path = self.file(module)
         assert path is not None, module
-        return ast.parse(path.read_bytes())
+        return parsed(path.read_bytes())
 
     def _hash(self, module: str) -> str:
-        return code_hash(self.tree(module))
+        path = self.file(module)
+        assert path is not None, module
+        return hash_of_bytes(path.read_bytes())
 
     def _imports(self, module: str) -> list[str]:
         return list(self._named(self.tree(module), module))
@@ -92,6 +94,19 @@ class Code:
             yield from self._resolve(*self.exports(module)[name])
         else:
             yield module
+
+
+# Kept by content: every record and chapter asks for the same modules.
+@cache
+def parsed(code: bytes) -> ast.Module:
+    """A module's tree."""
+    return ast.parse(code)
+
+
+@cache
+def hash_of_bytes(code: bytes) -> str:
+    """:func:`code_hash` of a module."""
+    return code_hash(parsed(code))
 
 
 def code_hash(code: str | ast.AST) -> str:

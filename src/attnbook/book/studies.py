@@ -495,8 +495,7 @@ def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Numbers
         with subprocess.Popen(
             [sys.executable, "-c", RUN_ROWS, json.dumps(some)],
             cwd=root,
-            env=os.environ
-            | {"PYTHONPATH": f"{(root / 'src').resolve()}{os.pathsep}{root.resolve()}"},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))},
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
