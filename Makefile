@@ -22,7 +22,7 @@ unexport PYTHONPATH MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies notebooks serve claims implementations \
-  bench mutants pdf epub slides picture wheel lock clean
+  bench mutants twice pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ mutants: .venv/installed-tests  ## break the attention's code line by line: do t
 	@$(BIN)/python -c 'import json; \
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
+
+twice: html  ## build the pages again, in another folder and with other hashes: are all bytes equal?
+	@rm -rf _build/twice && mkdir -p "_build/twice/another folder"
+	@cp -r $(filter-out _build,$(wildcard *)) "_build/twice/another folder"
+	@cd "_build/twice/another folder" && PYTHONHASHSEED=1 TZ=Pacific/Kiritimati "$(CURDIR)"/$(BUILD) html
+	@diff -r _build/html "_build/twice/another folder/_build/html" && echo "All bytes are equal"
 
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
 	@$(BIN)/python tests/pdf.py
