@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies worker notebooks serve claims \
-  implementations bench mutants faults pdf epub slides picture wheel lock clean
+  implementations bench mutants faults twice pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ mutants: .venv/installed-tests  ## break the attention's code line by line: do t
 
 faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do commands say and keep? (15 minutes, or ONLY=…)
 	@$(BIN)/python tests/faults.py $(ONLY)
+
+twice: html  ## build the pages again, in another folder and with other hashes: are all bytes equal?
+	@rm -rf _build/twice && mkdir -p "_build/twice/another folder"
+	@cp -r $(filter-out _build,$(wildcard *)) "_build/twice/another folder"
+	@cd "_build/twice/another folder" && PYTHONHASHSEED=1 TZ=Pacific/Kiritimati "$(CURDIR)"/$(BUILD) html
+	@diff -r _build/html "_build/twice/another folder/_build/html" && echo "All bytes are equal"
 
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
 	@$(BIN)/python tests/pdf.py

@@ -134,10 +134,16 @@ def write_archive(app: Sphinx, exception: Exception | None) -> None:
     root = Path(app.srcdir)
     with zipfile.ZipFile(Path(app.outdir) / f"{FOLDER}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files(root):
-            # One date for all, so that the same book makes the same archive.
-            info = zipfile.ZipInfo(f"{FOLDER}/{path.relative_to(root)}", (1980, 1, 1, 0, 0, 0))
-            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(info, path.read_bytes())
+            put(archive, f"{FOLDER}/{path.relative_to(root)}", path.read_bytes())
+
+
+def put(
+    archive: zipfile.ZipFile, name: str, content: bytes, kind: int = zipfile.ZIP_DEFLATED
+) -> None:
+    """Add a file, with one date for all, so that the same book makes the same archive."""
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    info.compress_type, info.external_attr = kind, 0o644 << 16
+    archive.writestr(info, content)
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ Evidence is left out, as on paper; what else folds can be opened.
 
 import posixpath
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -20,6 +21,8 @@ from tinycss2 import parse_stylesheet, serialize
 from attnbook import __version__
 from attnbook.book import bench
 from attnbook.book.colours import COLOURS
+from attnbook_download import put
+from attnbook_web import about
 
 LEFT_OUT = (
     "script, button, form, .margin-mark, .headerlink, .visually-hidden, [data-stage-read], "
@@ -68,6 +71,21 @@ class Epub(Epub3Builder):
                 text = "".join(f"{n}. " for n in numbers) + title.astext()
                 yield {"level": level, "refuri": uri, "text": escape(text)}
                 yield from self.below(name, level + 1)
+
+    def content_metadata(self) -> dict[str, Any]:
+        """Sphinx's, with the date of the sources instead of the day's."""
+        day = about(self.app)[0]["dateModified"]
+        return super().content_metadata() | {"date": f"{day}T00:00:00Z"}
+
+    def build_epub(self) -> None:
+        """Pack the files again, without their dates."""
+        super().build_epub()
+        path = Path(self.outdir) / f"{self.config.epub_basename}.epub"
+        with zipfile.ZipFile(path) as packed:
+            files = [(each, packed.read(each)) for each in packed.infolist()]
+        with zipfile.ZipFile(path, "w") as archive:
+            for each, content in files:
+                put(archive, each.filename, content, each.compress_type)
 
     def build_content(self) -> None:
         """Take in what the pages load, and declare their drawings."""

@@ -22,6 +22,7 @@ import yaml
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.writers.html5 import HTML5Translator
 from sphinx_exercise.nodes import exercise_enumerable_node, exercise_node, solution_node
 
@@ -41,6 +42,12 @@ DESCRIPTIONS = {
 
 class Summary(nodes.Part, nodes.TextElement):
     """What of a fold is always visible."""
+
+
+def order(app: Sphinx, config: Config) -> None:
+    """Jupyter Book takes stylesheets and scripts in the order in which a disk lists them."""
+    config.html_css_files.sort()
+    config.html_js_files.sort()
 
 
 def fold_solutions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -293,6 +300,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(Summary, html=(visit_summary, depart_summary))
     app.add_node(solution_node, override=True, html=(visit_solution, depart_fold))
     app.add_node(HideCodeCellNode, override=True, html=(visit_hidden_cell, depart_fold))
+    app.connect("config-inited", order)
     app.connect("doctree-resolved", fold_solutions)
     app.connect("html-collect-pages", pages)
     app.connect("html-page-context", head, priority=900)
