@@ -168,13 +168,13 @@ def calls(size: Size) -> dict[str, Call]:
     theirs(ids[:, :-1], past_key_values=past, logits_to_keep=1)
     nano_past = nano(ids[:, :-1])[1]
 
-    def with_cache() -> Tensor:
+    def with_cache(*, fused: bool = False) -> Tensor:
         for block in cache:
             block.cut(n_read)
-        return ours.generate(ids, N_NEW, temperature=0, cache=cache)
+        return ours.generate(ids, N_NEW, temperature=0, cache=cache, fused=fused)
 
     def theirs_with_cache() -> Tensor:
-        written = _generate(theirs, ids, N_NEW, past_key_values=past)
+        written = greedy(theirs, ids, N_NEW, past_key_values=past)
         past.crop(-N_NEW)
         return written
 
@@ -185,11 +185,6 @@ def calls(size: Size) -> dict[str, Call]:
                 new = ours(written, at=-1).argmax(dim=-1, keepdim=True)
                 written = torch.cat([written, new], dim=1)
         return written
-
-    def fused() -> Tensor:
-        for block in cache:
-            block.cut(n_read)
-        return ours.generate(ids, N_NEW, temperature=0, cache=cache, fused=True)
 
     read = sum(decoding_bytes(ours.config, t, size.batch).total for t in range(n_read, size.tokens))
     as_many = torch.zeros(read // N_NEW // 4)
@@ -202,14 +197,14 @@ def calls(size: Size) -> dict[str, Call]:
     long = whole[:, : size.tokens - size.n_without]
     made: dict[str, Callable[[], Tensor]] = {
         OURS: with_cache,
-        FUSED: fused,
+        FUSED: partial(with_cache, fused=True),
         GPT2: theirs_with_cache,
         NANOGPT: partial(nano.generate, ids, N_NEW, nano_past, cached=True),
     }
     if size.batch == 1:
         made |= {
             WITHOUT.format(OURS): without_cache,
-            WITHOUT.format(GPT2): partial(_generate, theirs, long, size.n_without, use_cache=False),
+            WITHOUT.format(GPT2): partial(greedy, theirs, long, size.n_without, use_cache=False),
             WITHOUT.format(NANOGPT): partial(
                 nano.generate, long, size.n_without, None, cached=False
             ),
@@ -254,7 +249,8 @@ def per_token(times: Times, size: Size) -> Times:
     }
 
 
-def _generate(model: GPT2LMHeadModel, ids: Tensor, n_tokens: int, **settings: Any) -> Tensor:
+def greedy(model: GPT2LMHeadModel, ids: Tensor, n_tokens: int, **settings: Any) -> Tensor:
+    """What a model of transformers writes after ``ids``, with them."""
     written: Tensor = model.generate(  # type: ignore[misc, assignment]
         ids,
         attention_mask=torch.ones_like(ids),

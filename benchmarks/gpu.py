@@ -8,8 +8,7 @@ the same bits.
 import argparse
 import gc
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,13 @@ from attnbook import LanguageModel, ModelConfig
 from attnbook.convert.transformers import from_gpt2
 from attnbook.costs import decoding_bytes
 from attnbook.decoding import Captured, Step
-from attnbook.training import History, TrainingConfig, train
+from attnbook.training import TrainingConfig, train
 from benchmarks import report, training
 from benchmarks.contenders import OURS
+from benchmarks.generation import GPT2, NANOGPT, greedy
 from benchmarks.timing import Call, race, speed_ratio
 
 BATCH, TOKENS, N_NEW = 16, 1024, 96
-NANOGPT, GPT2 = "nanoGPT's lines", "GPT-2 of transformers"
 FUSED, STATIC = f"{OURS}, fused", f"{GPT2}, static cache"
 PEAK = {"NVIDIA H100": 989e12, "NVIDIA H200": 989e12}
 """Dense bfloat16 operations a second, by NVIDIA's data sheets."""
@@ -79,22 +78,6 @@ def step_of(model: nn.Module, arithmetic: str) -> Call:
     return step
 
 
-def peak_bytes(call: Call) -> int:
-    """The largest number of bytes that torch held while it ran."""
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    return torch.cuda.max_memory_allocated()
-
-
-@contextmanager
-def emptied() -> Iterator[None]:
-    """Leave nothing of this one on the GPU."""
-    yield
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.compiler.reset()
-
-
 def steps(seconds: float) -> dict[str, Any]:
     """Tokens per second, their share of the GPU's peak, bytes; ours divided by nanoGPT's."""
     peak = next(v for name, v in PEAK.items() if torch.cuda.get_device_name().startswith(name))
@@ -103,28 +86,32 @@ def steps(seconds: float) -> dict[str, Any]:
         torch.backends.cuda.matmul.allow_tf32 = arithmetic == "TF32"
         row: dict[str, Any] = {}
         made, calls = {}, {}
-        with emptied():
-            torch.manual_seed(0)
-            ours = LanguageModel(config()).float()
-            peer = training.TorchModel(config(), training.FusedBlock).float()
-            training.copy_weights(ours, peer)
-            for name, model in {OURS: ours, NANOGPT: peer}.items():
-                made[name] = model.cuda().train()
-                calls[name] = step_of(model, arithmetic)
-                calls[name]()  # Adam's moments, and what is compiled
-                alone = torch.cuda.memory_allocated()
-                row[name] = {"bytes of the step": peak_bytes(calls[name]) - alone}
-            times = race(calls, seconds=seconds)
-            n_parameters = sum(p.numel() for p in ours.parameters())
-            flops = flops_per_token(config(), n_parameters) * BATCH * TOKENS
-            for name, seconds_each in times.items():
-                middle = float(torch.tensor(seconds_each).median())
-                row[name] |= {
-                    "tokens per second": round(BATCH * TOKENS / middle),
-                    "share of the bfloat16 peak": round(flops / middle / peak, 4),
-                }
-            row["ratio"] = speed_ratio(times, OURS, NANOGPT)
-            del ours, peer, model, made, calls
+        torch.manual_seed(0)
+        ours = LanguageModel(config()).float()
+        peer = training.TorchModel(config(), training.FusedBlock).float()
+        training.copy_weights(ours, peer)
+        for name, model in {OURS: ours, NANOGPT: peer}.items():
+            made[name] = model.cuda().train()
+            calls[name] = step_of(model, arithmetic)
+            calls[name]()  # Adam's moments, and what is compiled
+            alone = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            calls[name]()
+            row[name] = {"bytes of the step": torch.cuda.max_memory_allocated() - alone}
+        times = race(calls, seconds=seconds)
+        n_parameters = sum(p.numel() for p in ours.parameters())
+        flops = flops_per_token(config(), n_parameters) * BATCH * TOKENS
+        for name, seconds_each in times.items():
+            middle = float(torch.tensor(seconds_each).median())
+            row[name] |= {
+                "tokens per second": round(BATCH * TOKENS / middle),
+                "share of the bfloat16 peak": round(flops / middle / peak, 4),
+            }
+        row["ratio"] = speed_ratio(times, OURS, NANOGPT)
+        del ours, peer, model, made, calls
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.compiler.reset()
         found[arithmetic] = row
         print(arithmetic, row, flush=True)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -177,14 +164,7 @@ def generation(seconds: float) -> dict[str, Any]:
                 return model.generate(ids, N_NEW, temperature=0, **more)
 
             def other(ids: Tensor = ids, model: Any = theirs, **more: Any) -> Tensor:
-                written: Tensor = model.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=N_NEW,
-                    do_sample=False,
-                    pad_token_id=0,
-                    **more,
-                )
+                written = greedy(model, ids, N_NEW, **more)
                 torch.cuda.synchronize()
                 return written
 
@@ -234,7 +214,7 @@ def resumed() -> dict[str, bool]:
                     batch,
                     settings,
                     folder=folder,
-                    stop=partial(has_taken, until),
+                    stop=lambda history, until=until: len(history.losses) >= until,  # type: ignore[misc]
                 )
         return [p.detach().cpu() for p in model.parameters()]
 
@@ -245,11 +225,6 @@ def resumed() -> dict[str, bool]:
         found[f"{kind}, resumed"] = all(map(torch.equal, whole, parts))
     print(found, flush=True)
     return found
-
-
-def has_taken(steps: int, history: History) -> bool:
-    """Whether so many are done."""
-    return len(history.losses) >= steps
 
 
 def main() -> None:
