@@ -22,7 +22,7 @@ from sphinx_design.dropdown import dropdown_main
 
 from attnbook.book.build import chapters
 from attnbook_evidence import LEDGER, ancestor, claim_line
-from attnbook_pages import themed_svg
+from attnbook_pages import raw, themed_svg
 from attnbook_search import JOIN, prose, title_of
 
 INDEX = "chapters/questions"
@@ -92,7 +92,7 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         uri = app.builder.get_relative_uri(INDEX, f"{FOLDER}/{entry.name}")
         words = html.escape(entry.question)
         link = f'<a href="{uri}" aria-label="Own page: {words}">Own page</a>'
-        entry.asked.append(nodes.raw("", f'<p class="own-page">{link}</p>', format="html"))
+        entry.asked.append(raw(f'<p class="own-page">{link}</p>'))
 
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:

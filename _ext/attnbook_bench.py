@@ -1,7 +1,6 @@
 """``{bench}``: the model that a reader can change, as :mod:`attnbook.book.bench` draws it."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -15,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 from attnbook.book import bench, colours
 from attnbook.book.bench.model import SETS, Settings
 from attnbook.book.bench.picture import STAGES, svg
+from attnbook_pages import raw, write_static
 
 HERE = Path(bench.__file__).parent
 FOLDER = "bench"  # below _static
@@ -113,7 +113,7 @@ class Bench(SphinxDirective):
         parts = [
             picture(svg(Settings(**SETS.get(chosen, {})), stage, back=back)),
             evidence,
-            nodes.raw("", controls(names, vars(Settings()) | settings), format="html"),
+            raw(controls(names, vars(Settings()) | settings)),
         ]
         sheets = ["page.css"] if stage is None else []
         self.env.metadata[self.env.docname]["bench"] = [*sheets, *["beside.css"] * beside]
@@ -129,7 +129,7 @@ class Stage(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """A mark that nobody sees."""
         at = stage_of(self.arguments[0])
-        return [nodes.raw("", f'<span data-stage-read="{at}"></span>', format="html")]
+        return [raw(f'<span data-stage-read="{at}"></span>')]
 
 
 def stage_of(title: str) -> int:
@@ -169,18 +169,17 @@ class Predict(SphinxDirective):
             "<details><summary>What happens</summary>",
         )
         return [
-            nodes.raw("", start[0], format="html"),
+            raw(start[0]),
             question,
-            nodes.raw("", start[1], format="html"),
+            raw(start[1]),
             nodes.container("", *self.parse_content_to_nodes(), classes=["happens"]),
-            nodes.raw("", "</details></div>", format="html"),
+            raw("</details></div>"),
         ]
 
 
 def picture(drawing: str) -> nodes.Node:
     """The strip of a narrow page, the drawing, and the line below."""
-    return nodes.raw(
-        "",
+    return raw(
         '<div class="bench-strip">'
         '<button type="button" value="-1" aria-label="Stage before">‹</button>'
         '<output></output><span class="bench-answer"></span>'
@@ -191,8 +190,7 @@ def picture(drawing: str) -> nodes.Node:
         f"{drawing}"
         f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
-        '</button><button type="button" value="0.5" aria-label="larger">+</button></p>',
-        format="html",
+        '</button><button type="button" value="0.5" aria-label="larger">+</button></p>'
     )
 
 
@@ -217,13 +215,8 @@ def controls(names: Sequence[str], settings: Mapping[str, Any]) -> str:
 
 def write_files(app: Sphinx) -> None:
     """Put scripts and colours where pages look for them."""
-    if app.builder.name != "html":
-        return
-    target = Path(app.outdir) / "_static" / FOLDER
-    target.mkdir(parents=True, exist_ok=True)
-    for name in (*SCRIPTS, "bench.css"):
-        shutil.copy(HERE / name, target)
-    (target / "colours.css").write_text(colours.css(), "utf-8")
+    files = {name: (HERE / name).read_text("utf-8") for name in (*SCRIPTS, "bench.css")}
+    write_static(app, FOLDER, files | {"colours.css": colours.css()})
 
 
 def load(

@@ -18,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from attnbook.book.build import chapters, read
 from attnbook.book.cells import tag_of
 from attnbook_ledger import chapter_name
+from attnbook_pages import raw
 
 SHOWN = 3
 # Title of a chapter's section: what is in it, and the page with those of all chapters.
@@ -48,7 +49,7 @@ class Collected(SphinxDirective):
             '<p class="collected-choice needs-script"><label>Show <select autocomplete="off">'
             f'<option value="">all chapters</option>{options}</select></label></p>'
         )
-        return [_raw(choice), *sections]
+        return [raw(choice), *sections]
 
     def chapter(self, path: Path, text: str) -> nodes.section:
         """The entries of a chapter under its name, below what its section says of all of them."""
@@ -108,8 +109,8 @@ def fold(entry: Sequence[nodes.Node]) -> list[nodes.Node]:
     else:
         said = next(first.findall(nodes.strong))
         first.remove(said)
-    start, end = _raw('<details class="collected"><summary>'), _raw("</summary>")
-    return [start, nodes.inline("", "", *said.children), end, *inside, _raw("</details>")]
+    start, end = raw('<details class="collected"><summary>'), raw("</summary>")
+    return [start, nodes.inline("", "", *said.children), end, *inside, raw("</details>")]
 
 
 def shorten(doctree: nodes.document) -> list[tuple[nodes.section, int]]:
@@ -127,8 +128,6 @@ def shorten(doctree: nodes.document) -> list[tuple[nodes.section, int]]:
 
 def lead_to_all(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Show three in a chapter, and a line that leads to all."""
-    if app.builder.format != "html":
-        return
     for section, n in shorten(doctree):
         what, page = COLLECTED[section[0].astext()]
         uri = app.builder.get_relative_uri(docname, page)
@@ -136,10 +135,6 @@ def lead_to_all(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         place = f"{uri}#{anchor(docname)}" if n > SHOWN else uri
         link = nodes.reference("", app.env.titles[page].astext(), internal=True, refuri=place)
         section += nodes.paragraph("", f"{says}: ", link)
-
-
-def _raw(text: str) -> nodes.raw:
-    return nodes.raw("", text, format="html")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

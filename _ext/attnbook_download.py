@@ -15,13 +15,13 @@ import nbformat
 from docutils import nodes
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from pybtex.database import parse_file
-from pybtex.richtext import Text
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
 from attnbook import __version__
 from attnbook.book.build import executed
 from attnbook_evidence import COUNTS
+from attnbook_search import authors
 
 FOLDER = "attention-measured"
 """Name of the folder, and of the archive beside the first page."""
@@ -77,18 +77,7 @@ def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
 def names(bibliography: Path) -> Callable[[str], str]:
     """How works are called in running text: key -> "Vaswani et al. (2017)"."""
     entries = parse_file(str(bibliography)).entries
-
-    def name(key: str) -> str:
-        people = [
-            str(Text.from_latex(" ".join(person.prelast_names + person.last_names)))
-            for person in entries[key].persons["author"]
-        ]
-        who = people[0] if len(people) == 1 else f"{people[0]} et al."
-        if len(people) == 2:
-            who = " and ".join(people)
-        return f"{who} ({entries[key].fields['year']})"
-
-    return name
+    return lambda key: f"{authors(entries[key], short=True)} ({entries[key].fields['year']})"
 
 
 def plain(source: str, name: Callable[[str], str]) -> str:

@@ -25,6 +25,7 @@ from attnbook.book.arithmetic import EXECUTED
 from attnbook.book.build import CLAIMS
 from attnbook.book.cells import FOLDED
 from attnbook.book.studies import FOLDER
+from attnbook_pages import raw
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class ClaimLinks(SphinxTransform):
                 self.resolve(link, link["refuri"].removeprefix("#claim-"))
 
     def resolve(self, link: nodes.reference, label: str) -> None:
-        """Point ``link`` to the page of the claim."""
+        """Point ``link`` to the line of the claim."""
         depends_on_claims(self.env)
         docname, claim = self.env.attnbook_claims.get(label, ("", None))  # type: ignore[attr-defined]
         if claim is None:
@@ -148,7 +149,9 @@ class ClaimLinks(SphinxTransform):
         del link["id_link"]
         if not link.children:
             link += nodes.Text(claim["statement"])
-        point_to_claim(link, self.env, docname, claim)
+        page = self.env.app.builder.get_relative_uri(self.env.docname, docname)
+        link["refuri"] = f"{page}#claim-{label}"
+        link["attnbook_claim"] = label
 
 
 def columns_of(link: nodes.Node) -> tuple[str, str]:
@@ -181,21 +184,8 @@ def words_of(text: str) -> set[str]:
     return found - {"the", "and", "with", "for"}
 
 
-def point_to_claim(
-    link: nodes.reference, env: BuildEnvironment, docname: str, claim: Claim
-) -> None:
-    """Make ``link`` lead from the current page to the line of the claim."""
-    page = env.app.builder.get_relative_uri(env.docname, docname)
-    link["refuri"] = f"{page}#claim-{claim['label']}"
-    link["internal"] = True
-    link["classes"].append("claim-link")
-    link["attnbook_claim"] = claim["label"]
-
-
 def write_links(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Links to claims carry what their card says."""
-    if app.builder.format != "html":
-        return
     for link in list(doctree.findall(nodes.reference)):
         if "attnbook_claim" not in link:
             continue
@@ -210,11 +200,7 @@ def write_links(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             start += f' aria-label="{html.escape(text)}: {html.escape(claim["statement"])}"'
         parent = link.parent
         at = parent.index(link)
-        parent[at : at + 1] = [_raw(f"{start}>"), *link.children, _raw("</a>")]
-
-
-def _raw(text: str) -> nodes.raw:
-    return nodes.raw("", text, format="html")
+        parent[at : at + 1] = [raw(f"{start}>"), *link.children, raw("</a>")]
 
 
 # A claim on its page.
@@ -279,7 +265,7 @@ class ClaimLine(SphinxDirective):
             raise self.error(f"no claim is labelled {label!r}")
         uris = self.env.app.builder.get_relative_uri
         ledger, page = (uris(self.env.docname, name) for name in (LEDGER, docname))
-        return [_raw(claim_line(claim, ledger, page=page) + "</details>")]
+        return [raw(claim_line(claim, ledger, page=page) + "</details>")]
 
 
 # Cells.
@@ -287,8 +273,6 @@ class ClaimLine(SphinxDirective):
 
 def fold_evidence(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Leave what is to be seen in place, and put claims and tagged code behind a mark beside it."""
-    if app.builder.format != "html":
-        return
     claims: dict[str, tuple[str, Claim]] = app.env.attnbook_claims  # type: ignore[attr-defined]
     ledger = app.builder.get_relative_uri(docname, LEDGER)
     cells = [each for each in doctree.findall(nodes.container) if _is(each, "cell_code")]
@@ -380,8 +364,8 @@ def _fold(
     """The code of a tagged cell, and listings that it shows, folded."""
     n_lines = sum(len(part.astext().splitlines()) for part in [*source, *listings])
     summary = f"{FOLDED[tag]} <span>{n_lines} line{'s' * (n_lines > 1)}</span>"
-    start = _raw(f'<details class="fold"><summary>{summary}</summary>')
-    return [start, *source, *_wrapped(listings), _raw("</details>")]
+    start = raw(f'<details class="fold"><summary>{summary}</summary>')
+    return [start, *source, *_wrapped(listings), raw("</details>")]
 
 
 def _wrapped(parts: Sequence[Any]) -> list[nodes.Node]:
@@ -409,14 +393,7 @@ def evidence(claims: Sequence[Claim], ledger: str, code: Sequence[nodes.Node]) -
         f'<span class="visually-hidden">{"Holds: " * (held and bool(claims))}{says}</span>'
         f"</summary>{f'<ul>{lines}</ul>' * bool(claims)}"
     )
-    return nodes.container("", _raw(start), *code, _raw("</details>"), classes=["margin-mark"])
-
-
-def offer_switch(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    """A page with evidence has a switch for all of it among the buttons over it."""
-    context["has_evidence"] = '<details class="evidence"' in context.get("body", "")
+    return nodes.container("", raw(start), *code, raw("</details>"), classes=["margin-mark"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -427,5 +404,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-resolved", fold_evidence)
     app.connect("doctree-resolved", write_links, priority=600)
-    app.connect("html-page-context", offer_switch)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

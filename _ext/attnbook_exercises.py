@@ -10,6 +10,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx_exercise.nodes import exercise_subtitle, is_exercise_node
 
+from attnbook_pages import raw
+
 logger = logging.getLogger(__name__)
 KINDS = ("Predict", "Why", "Build")
 LEVELS = ("easy", "medium", "hard")
@@ -60,7 +62,7 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             "<th>Exercise</th><th>Kind</th><th>Level</th><th>Minutes</th></tr></thead>"
             f"{bodies}</table></div>"
         )
-        place.replace_self(nodes.raw("", choices() + table, format="html"))
+        place.replace_self(raw(choices() + table))
 
 
 def choices() -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -11,28 +10,21 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 from attnbook.book.interactive.figure import HERE, element, script
-from attnbook_pages import themed_svg
+from attnbook_pages import raw, themed_svg, write_static
 
 FOLDER = "interactive"  # below _static
-STYLE = f"{FOLDER}/figures.css"
 SCRIPT = f"{FOLDER}/figures.js"
 
 
 def write_files(app: Sphinx) -> None:
     """Put scripts and styles where pages that have a figure look for them."""
-    if app.builder.name != "html":
-        return
-    target = Path(app.outdir) / "_static" / FOLDER
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "figures.js").write_text(script(), "utf-8")
-    for name in ("figures.css", "d3.min.js", "d3.LICENSE.txt"):
-        shutil.copy(HERE / name, target)
+    copied = ("figures.css", "d3.min.js", "d3.LICENSE.txt")
+    files = {name: (HERE / name).read_text("utf-8") for name in copied}
+    write_static(app, FOLDER, files | {"figures.js": script()})
 
 
 def insert(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Replace the picture of each figure by its element."""
-    if app.builder.format != "html":
-        return
     for image in list(doctree.findall(nodes.image)):
         if not image["uri"].endswith(".svg"):
             continue
@@ -51,7 +43,7 @@ def insert(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             1,
         )
         doctree.attnbook_interactive = True  # type: ignore[attr-defined]
-        image.replace_self(nodes.raw("", element(drawn, recipe), format="html"))
+        image.replace_self(raw(element(drawn, recipe)))
 
 
 def load(
@@ -64,7 +56,7 @@ def load(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
-    app.add_css_file(STYLE)
+    app.add_css_file(f"{FOLDER}/figures.css")
     app.connect("builder-inited", write_files)
     app.connect("doctree-resolved", insert, priority=400)  # before figures are put into the page
     app.connect("html-page-context", load)

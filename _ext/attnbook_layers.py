@@ -7,22 +7,22 @@ from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.application import Sphinx
 
+from attnbook_pages import raw
+
 TITLE = "More measurements"
 WORDS_A_MINUTE = 170
 
 
 def fold_sections(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Fold each section of the second layer to its title, its length, and its first sentence."""
-    if app.builder.format != "html":
-        return
     for layer in list(doctree.findall(nodes.section)):
         if _title(layer).astext() != TITLE:
             continue
         for section in [part for part in layer.children if isinstance(part, nodes.section)]:
             at = section.index(_title(section))
-            section.insert(at, _raw('<details class="more"><summary>'))
-            section.insert(at + 2, _raw(f"<span>{length(section)}</span></summary>"))
-            section.append(_raw("</details>"))
+            section.insert(at, raw('<details class="more"><summary>'))
+            section.insert(at + 2, raw(f"<span>{length(section)}</span></summary>"))
+            section.append(raw("</details>"))
 
 
 def leave_out_of_contents(
@@ -52,10 +52,6 @@ def length(section: nodes.section) -> str:
 
 def _title(section: nodes.section) -> nodes.title:
     return next(iter(section.findall(nodes.title)))
-
-
-def _raw(text: str) -> nodes.raw:
-    return nodes.raw("", text, format="html")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

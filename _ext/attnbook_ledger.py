@@ -17,6 +17,7 @@ from attnbook.book.build import executed
 from attnbook.book.files import as_json, write_whole
 from attnbook.book.studies import FOLDER, summary
 from attnbook_evidence import Claim, depends_on_claims, is_identity
+from attnbook_pages import raw
 
 HEAD = ("Claim", "Measured", "Has to be", "Seeds", "Held", "Other seeds")
 KINDS = {
@@ -35,8 +36,9 @@ class Ledger(SphinxDirective):
         """Make the controls, and one section with a table for each chapter."""
         depends_on_claims(self.env)
         ledger: dict[str, list[Claim]] = self.env.attnbook_ledger  # type: ignore[attr-defined]
-        found = [nodes.raw("", controls(), format="html")]
-        return found + [self._chapter(name, claims) for name, claims in ledger.items() if claims]
+        return [raw(controls())] + [
+            self._chapter(name, claims) for name, claims in ledger.items() if claims
+        ]
 
     def _chapter(self, docname: str, claims: list[Claim]) -> nodes.section:
         page = self.env.app.builder.get_relative_uri(self.env.docname, docname)
@@ -51,8 +53,7 @@ class Ledger(SphinxDirective):
             f"<tbody>{rows}</tbody></table>"
         )
         title = nodes.title("", f"{name} ({len(claims)} claims)")
-        raw = nodes.raw("", shown, format="html")
-        return nodes.section("", title, raw, ids=[f"claims-{Path(docname).name}"])
+        return nodes.section("", title, raw(shown), ids=[f"claims-{Path(docname).name}"])
 
 
 def controls() -> str:

@@ -1,7 +1,5 @@
 """``{live} name``: a model that runs in the page when a reader asks for it."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -9,6 +7,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook.book import live
+from attnbook_pages import raw, write_static
 
 FOLDER = "live"  # below _static
 
@@ -29,11 +28,7 @@ class Live(SphinxDirective):
             "It runs in your browser, and nothing is sent anywhere.</p></div>"
         )
         start = f'<div class="live needs-script" data-model="{name}">'
-        return [
-            nodes.raw("", start, format="html"),
-            *self.parse_content_to_nodes(),
-            nodes.raw("", button, format="html"),
-        ]
+        return [raw(start), *self.parse_content_to_nodes(), raw(button)]
 
 
 def sources(name: str) -> dict[str, str]:
@@ -46,15 +41,10 @@ def sources(name: str) -> dict[str, str]:
 
 def write_files(app: Sphinx) -> None:
     """Put scripts, weights and styles where pages look for them."""
-    if app.builder.name != "html":
-        return
-    target = Path(app.outdir) / "_static" / FOLDER
-    target.mkdir(parents=True, exist_ok=True)
+    files = {name: (live.HERE / name).read_text("utf-8") for name in ("load.js", "live.css")}
     for name in live.MODELS:
-        for file, content in sources(name).items():
-            (target / file).write_text(content, "utf-8")
-    for file in ("load.js", "live.css"):
-        shutil.copy(live.HERE / file, target)
+        files |= sources(name)
+    write_static(app, FOLDER, files)
 
 
 def load(

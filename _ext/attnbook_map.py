@@ -109,15 +109,9 @@ def described(part: Part, href: Callable[[Part], str]) -> str:
     return f"{name}: {in_html(part.formula)}{shape}{start}"
 
 
-def skip(self: Any, node: map_node) -> None:
-    """Elsewhere than in HTML there is no map."""
-    raise nodes.SkipNode
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
-    nowhere = (skip, None)
-    app.add_node(map_node, html=(visit, None), latex=nowhere, text=nowhere)
+    app.add_node(map_node, html=(visit, None))
     app.add_directive("map", Map)
     app.connect("env-check-consistency", check_anchors)
     app.connect("html-page-context", load)

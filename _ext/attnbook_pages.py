@@ -3,6 +3,7 @@
 import hashlib
 import html
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,22 @@ from attnbook.book.figures import INK, PAPER
 logger = logging.getLogger(__name__)
 
 
+def raw(text: str) -> nodes.raw:
+    """HTML, as a node."""
+    return nodes.raw("", text, format="html")
+
+
+def write_static(app: Sphinx, folder: str, files: Mapping[str, str]) -> None:
+    """Put texts, by their names, into a folder of ``_static``."""
+    if app.builder.name == "html":
+        target = Path(app.outdir) / "_static" / folder
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (target / name).write_text(text, "utf-8")
+
+
 def inline_figures(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put drawn figures into the page itself, so that they take the theme's colours."""
-    if app.builder.format != "html":
-        return
     for image in list(doctree.findall(nodes.image)):
         if not image["uri"].endswith(".svg"):
             continue
@@ -31,7 +44,7 @@ def inline_figures(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if not alt or alt.endswith(".svg"):
             logger.warning("a figure has no alt text in its cell's metadata", location=image)
         path = Path(app.srcdir) / image["uri"]
-        image.replace_self(nodes.raw("", themed_svg(path.read_text("utf-8"), alt), format="html"))
+        image.replace_self(raw(themed_svg(path.read_text("utf-8"), alt)))
 
 
 def themed_svg(svg: str, alt: str) -> str:

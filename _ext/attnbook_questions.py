@@ -9,6 +9,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from attnbook_pages import raw
+
 # What a letter in a picture of cells stands for: a weight, or numbers of its own; a dot is an empty
 # cell.
 COLOURS = {"w": "weight", "b": "blue", "o": "olive", "g": "rose", "p": "stream"}
@@ -44,7 +46,7 @@ class ClaimBars(SphinxDirective):
         link = nodes.reference("", number, refuri=f"#claim-{label}", id_link=True)
         part = self.size(number) / largest
         style = f"--part: {part:.4f}"
-        drawn = nodes.raw("", f'<span class="bar" style="{style}"></span>', format="html")
+        drawn = raw(f'<span class="bar" style="{style}"></span>')
         inline, messages = self.parse_inline(words)
         line = nodes.paragraph("", "", nodes.inline("", "", *inline), drawn, link)
         return nodes.list_item("", line, *messages)
@@ -64,9 +66,7 @@ class Cells(SphinxDirective):
         blocks = [list(lines) for some, lines in groupby(self.content, bool) if some]
         drawn = "".join(self.table(title, rows) for title, *rows in blocks)
         alt = html.escape(self.options["alt"])
-        picture = nodes.raw(
-            "", f'<div class="cells" role="img" aria-label="{alt}">{drawn}</div>', format="html"
-        )
+        picture = raw(f'<div class="cells" role="img" aria-label="{alt}">{drawn}</div>')
         inline, messages = self.parse_inline(self.options["caption"])
         caption = nodes.paragraph("", "", *inline, classes=["picture-caption"])
         return [nodes.container("", picture, caption, classes=["picture"]), *messages]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from docutils import nodes
+from pybtex.richtext import Text
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -225,7 +226,7 @@ def _references(env: BuildEnvironment) -> Iterator[Unit]:
         fields = citation.entry.fields
         title = re.sub(r"[{}]", "", fields["title"])
         url = f"{page}#{citation.citation_id}"
-        text = f"{_names(citation.entry)}, {fields['year']}"
+        text = f"{authors(citation.entry)}, {fields['year']}"
         yield Unit(url, "reference", title, "References", text)
 
 
@@ -236,15 +237,19 @@ def name_citations(env: BuildEnvironment, doctree: nodes.document) -> None:
     for reference in doctree.findall(addnodes.pending_xref):
         if reference["refdomain"] == "cite":
             found = [entries[key] for key in reference["reftarget"].split(",")]
-            cited = [(_names(entry, short=True), entry.fields["year"]) for entry in found]
+            cited = [(authors(entry, short=True), entry.fields["year"]) for entry in found]
             text = ", ".join(f"{names} [{year}]" for names, year in cited)
             if reference["reftype"] == "p":
                 text = f"[{'; '.join(f'{names}, {year}' for names, year in cited)}]"
             reference[:] = [nodes.Text(text)]
 
 
-def _names(entry: Any, *, short: bool = False) -> str:
-    people = [" ".join(person.last_names) for person in entry.persons.get("author", [])]
+def authors(entry: Any, *, short: bool = False) -> str:
+    """The family names behind a work, all of them or as running text has them."""
+    people = [
+        str(Text.from_latex(" ".join(person.prelast_names + person.last_names)))
+        for person in entry.persons["author"]
+    ]
     if not short:
         return ", ".join(people)
     return " and ".join(people) if len(people) < 3 else f"{people[0]} et al."
@@ -327,8 +332,7 @@ def _js(value: object) -> str:
 
 def without_sphinx_search(app: Sphinx) -> None:
     """Sphinx neither indexes the pages nor makes its search page."""
-    if app.builder.format == "html":
-        app.builder.search = False  # type: ignore[attr-defined]
+    app.builder.search = False  # type: ignore[attr-defined]
 
 
 def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -340,19 +344,9 @@ def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "search", {"title": "Search", "body": body}, "page.html"
 
 
-def without_highlighting(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    """Sphinx's script that marks words from its own search is not loaded."""
-    context["script_files"] = [
-        file for file in context["script_files"] if "sphinx_highlight" not in str(file)
-    ]
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the search."""
     app.connect("builder-inited", without_sphinx_search)
     app.connect("html-collect-pages", search_page)
-    app.connect("html-page-context", without_highlighting)
     app.connect("build-finished", write_search)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,11 +20,12 @@ from typing import Any
 import tinycss2
 import yaml
 from docutils import nodes
-from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.writers.html5 import HTML5Translator
 from sphinx_exercise.nodes import exercise_enumerable_node, exercise_node, solution_node
+
+from attnbook.book.policy import with_policy
 
 THEME = ("basic.css", "styles/bootstrap.css", "styles/pydata-sphinx-theme.css")
 # Of the theme's files nothing is used but what THEME and the pages name.
@@ -85,13 +86,6 @@ def depart_summary(self: HTML5Translator, node: nodes.Element) -> None:
     self.body.append("</summary>\n")
 
 
-def visit_hidden_cell(self: HTML5Translator, node: nodes.Element) -> None:
-    """MyST-NB's fold has paragraphs inside its summary, and a name that they don't show."""
-    title = html.escape(node["prompt_show"].removeprefix("Show ").capitalize())
-    self.body.append(f'<details class="admonition hide {" ".join(node["classes"])}">\n')
-    self.body.append(f'<summary class="admonition-title">{title}</summary>\n')
-
-
 def head(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
@@ -120,7 +114,8 @@ def head(
         context["generate_toctree_html"] = lambda *given, **options: str(
             contents(*given, **options)
         ).replace("<summary>", named)
-    needless = ["pagename =", *(() if has_folds(context.get("body", "")) else ("toggle",))]
+    needless = ["pagename =", "sphinx_highlight"]
+    needless += [] if has_folds(context.get("body", "")) else ["toggle"]
     scripts = []
     for script in context["script_files"]:
         says = f"{script.filename} {script.attributes.get('body')}"
@@ -209,15 +204,19 @@ def note_styles(app: Sphinx, files: Sequence[str]) -> str:
 
 
 def finish(app: Sphinx, exception: Exception | None) -> None:
-    """Shorten the stylesheet to what the pages use; write what only a whole site has."""
+    """Put policies into the pages, shorten the stylesheet; write what only a whole site has."""
     if exception is not None or app.builder.name != "html":
         return
     out, static = Path(app.outdir), Path(app.outdir) / "_static"
+    shutil.copyfile(out / f"{app.config.root_doc}.html", out / "index.html")
     pages = sorted(path for path in out.rglob("*.html") if "_static" not in path.parts)
     used: set[str] = set()
     for path in pages:
-        for names in re.findall(r'(?:class|id)="([^"]*)"', path.read_text(encoding="utf-8")):
+        page = path.read_text(encoding="utf-8")
+        for names in re.findall(r'(?:class|id)="([^"]*)"', page):
             used.update(names.split())
+        if page != (held := with_policy(page)):
+            path.write_text(held, encoding="utf-8")
     for name in UNUSED:
         path = static / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -229,7 +228,6 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
         joined = "\n".join(path.read_text(encoding="utf-8") for path in styles)
         rules = tinycss2.parse_stylesheet(joined, skip_comments=False, skip_whitespace=True)
         (static / "site.css").write_text(shortened(rules, used), encoding="utf-8")
-    shutil.copyfile(out / f"{app.config.root_doc}.html", out / "index.html")
     if base := base_address(app):
         listed = [path.relative_to(out).as_posix() for path in pages]
         urls = "".join(
@@ -295,11 +293,9 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
-    for extension in ("sphinx_exercise", "myst_nb"):
-        app.setup_extension(extension)
+    app.setup_extension("sphinx_exercise")
     app.add_node(Summary, html=(visit_summary, depart_summary))
     app.add_node(solution_node, override=True, html=(visit_solution, depart_fold))
-    app.add_node(HideCodeCellNode, override=True, html=(visit_hidden_cell, depart_fold))
     app.connect("config-inited", order)
     app.connect("doctree-resolved", fold_solutions)
     app.connect("html-collect-pages", pages)
