@@ -1,9 +1,9 @@
 // Cards of links to claims, the switch that opens all evidence, the way back, the ledger's filter.
 // All of it enhances: without this script links lead to their claims and <details> open by a click.
 addEventListener("DOMContentLoaded", () => {
-  "use strict";
   const article = document.querySelector(".bd-article") ?? document.body;
   const evidence = "details:is(.evidence, .fold, .claim, .more)";
+  const made = (tag, values) => Object.assign(document.createElement(tag), values);
 
   // The switch is remembered.
   const button = document.querySelector(".evidence-switch");
@@ -60,10 +60,7 @@ addEventListener("DOMContentLoaded", () => {
     for (const fold of target.querySelectorAll(":scope > details.more")) fold.open = true;
     target.scrollIntoView();
     if (!target.matches("details.claim") || history.length < 2) return;
-    back = document.createElement("button");
-    back.type = "button";
-    back.className = "claim-back";
-    back.textContent = "← back to where you were";
+    back = made("button", { type: "button", className: "claim-back", textContent: "← back to where you were" });
     back.addEventListener("click", () => history.back());
     target.append(back);
   };
@@ -71,10 +68,8 @@ addEventListener("DOMContentLoaded", () => {
   if (location.hash) arrive();
 
   // A card for each link to a claim: on hover, on focus, on the first tap; Escape closes it.
-  const card = document.createElement("div");
-  card.id = "claim-card";
+  const card = made("div", { id: "claim-card", hidden: true });
   card.setAttribute("role", "tooltip");
-  card.hidden = true;
   document.body.append(card);
   let shown = null;
   const hide = () => {
@@ -87,13 +82,8 @@ addEventListener("DOMContentLoaded", () => {
     hide();
     shown = link;
     const [statement, ...lines] = link.dataset.card.split(" | ");
-    const strong = document.createElement("strong");
-    strong.textContent = statement;
-    card.replaceChildren(strong, ...lines.map((line) => {
-      const part = document.createElement("span");
-      part.textContent = line;
-      return part;
-    }));
+    card.replaceChildren(made("strong", { textContent: statement }),
+      ...lines.map((line) => made("span", { textContent: line })));
     card.hidden = false;
     link.setAttribute("aria-describedby", card.id);
     const box = link.getBoundingClientRect();
@@ -153,8 +143,7 @@ addEventListener("DOMContentLoaded", () => {
   filter();
   const number = (text) => parseFloat(text.replace(/,/g, "").match(/-?\d[\d.]*/)?.[0]);
   for (const head of document.querySelectorAll("table.claims-ledger th")) {
-    const sort = document.createElement("button");
-    sort.type = "button";
+    const sort = made("button", { type: "button" });
     sort.append(...head.childNodes);
     head.append(sort);
     sort.addEventListener("click", () => {

@@ -1,6 +1,5 @@
 // Every figure can be had as SVG and as PNG, in the colours of paper, with a line that says whose it is.
 addEventListener("DOMContentLoaded", () => {
-  "use strict";
   const root = document.documentElement;
   const book = document.querySelector("meta[property='og:site_name']").content;
   const chapter = /^\d+(?=\.)/.exec(document.querySelector("h1")?.textContent ?? "");
@@ -64,8 +63,7 @@ addEventListener("DOMContentLoaded", () => {
     const figure = svg.closest("figure"), caption = figure.querySelector(".caption-text");
     if (!caption) continue;
     const number = figure.querySelector(".caption-number")?.textContent.trim() ?? "";
-    const take = document.createElement("span");
-    take.className = "take";
+    const take = Object.assign(document.createElement("span"), { className: "take" });
     for (const [format, make] of Object.entries(formats)) {
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: format });
       button.setAttribute("aria-label", `${format} of ${number || "this figure"}`);
