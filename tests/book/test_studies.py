@@ -198,6 +198,20 @@ def test_record_of_another_processor_is_kept_if_both_codes_agree_here(committed)
     assert json.loads(committed.read_text())["rows"] == content["rows"]
 
 
+def test_only_twenty_steps_are_run_of_what_took_long(committed):
+    edit(committed.with_suffix(".py"), "{case} before", "{case} {steps}")
+    content = json.loads(committed.read_text())
+    content["code"] = studies.study_code(Path(), "length")
+    for row in content["rows"]:
+        row["seconds"] = 11 if row["case"] == "long" else 10
+    studies._write_record("length", content)
+    commit()
+    edit(committed.with_suffix(".py"), "{steps}", "of {steps}")
+    same, ran = same_as_head()
+    assert same.returncode == 0, same.stderr
+    assert ran == ["long 20", "long of 20", "short of 4"]  # the record has no more than four
+
+
 def test_unknown_study_can_not_be_kept(committed):
     kept = python(MAKE.replace("'studies'", "'studies', 'depth', '--same-as', 'HEAD'"))
     assert "there is no study 'depth'; there are length, width" in kept.stderr
