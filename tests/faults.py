@@ -395,7 +395,7 @@ def clock_back(small: Path, place: Path, command: str) -> Iterator[Row]:
         os.utime(path, (future, future), follow_symlinks=False)
     chapter = copy.folder / "chapters/01_small.ipynb"
     text = chapter.read_text()
-    chapter.write_text(text.replace("It is 42.]", "It is surely 42.]").replace('7"', '7"'))
+    chapter.write_text(text.replace("It is 42.]", "It is surely 42.]"))
     copy.before = copy.files()
     ended = copy.start(COMMANDS[command]).end()
     page = (copy.folder / "_build/html/chapters/01_small.html").read_text()

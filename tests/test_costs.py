@@ -75,7 +75,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 CONFIGS = {name: replace(BASE, **choices) for name, choices in CHOICES.items()}
 each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-each_size = pytest.mark.parametrize(("batch", "n_tokens"), [(1, 1), (1, 9), (3, 5)])
+each_size = pytest.mark.parametrize(("batch", "n_tokens"), [(1, 1), (3, 5)])
 each_stack = pytest.mark.parametrize("stack", [LanguageModel, Encoder])
 
 
@@ -369,26 +369,22 @@ def expected_activations(config, stack, batch, n_tokens, dtype, **settings) -> i
 @each_config
 @pytest.mark.parametrize(("batch", "n_tokens"), [(1, 9), (3, 5)])
 @each_stack
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_activations_by_kernel_equal_what_autograd_saves(config, batch, n_tokens, stack, dtype):
-    run = (config, stack, batch, n_tokens, dtype)
+def test_activations_by_kernel_equal_what_autograd_saves(config, batch, n_tokens, stack):
+    run = (config, stack, batch, n_tokens, torch.float32)
     saved = measure_activations(*run)
     if config.rotary_fraction < 1:  # rotated halves lie otherwise, so heads are copied side by side
-        saved -= config.n_layers * batch * n_tokens * config.d_model * dtype.itemsize
+        saved -= config.n_layers * batch * n_tokens * config.d_model * 4
     assert saved == expected_activations(*run, fused=True)
 
 
 @each_config
-@pytest.mark.parametrize(("batch", "n_tokens"), [(1, 9), (3, 5)])
 @each_stack
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_activations_by_definition_equal_what_autograd_saves(
-    by_definition, config, batch, n_tokens, stack, dropout
-):
-    run = (replace(config, dropout=dropout), stack, batch, n_tokens, torch.float64)
+def test_activations_by_definition_equal_what_autograd_saves(by_definition, config, stack, dropout):
+    run = (replace(config, dropout=dropout), stack, 3, 5, torch.float64)
     saved = measure_activations(*run)
     if stack is Encoder and config.window is not None:  # one mask for all blocks
-        saved += (config.n_layers - 1) * n_tokens**2
+        saved += (config.n_layers - 1) * 5**2
     assert saved == expected_activations(*run, fused=False)
 
 

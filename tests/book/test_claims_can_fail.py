@@ -110,6 +110,7 @@ def test_enough_claims_of_each_chapter_are_broken(chapter):
     assert len({label for label, _, _ in BREAKS[chapter]}) >= AT_LEAST
 
 
+@pytest.mark.usefixtures("without_shape_checks")  # which take more time than what they check
 @pytest.mark.parametrize(("chapter", "label", "old", "new"), EACH, ids=[e[1] for e in EACH])
 def test_claim_fails_when_what_it_guards_is_broken(chapter, label, old, new, only):
     only.append(label)

@@ -284,8 +284,7 @@ def test_nothing_is_loaded_before_it_is_asked_for(name, browser, site):
     page.close()
 
 
-@pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "scheme"), [("dates", "light"), ("tales", "dark")])
 def test_from_a_folder_on_a_phone_by_touch(name, scheme, browser):
     page, box, said = opened(
         browser, HTML.as_uri() + "/", name,

@@ -116,11 +116,10 @@ def test_killed_training_goes_on_with_the_same_command_under_torchrun(tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_processes", [1, 2])
-def test_interrupted_training_saves_its_last_step(tmp_path, text, n_processes):
+def test_interrupted_training_saves_its_last_step(tmp_path, text):
     command = ["-m", "attnbook.train", "--text", text, "--out", str(tmp_path), *SMALL]
     command += ["--every", "100000", "--steps", "100000"]
-    with started(command, n_processes) as process:
+    with started(command, 2) as process:
         wait_for(tmp_path / "checkpoint.safetensors", process)
         time.sleep(1)
         process.send_signal(signal.SIGINT)
@@ -250,17 +249,7 @@ def test_ignored_signal_stays_ignored(tmp_path, text, number, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "output",
-    [
-        "> /dev/full",
-        "2> /dev/full",
-        "> /dev/full 2>&1",
-        ">&- 2>&-",
-        "| true",
-        "2>&1 | true",
-        "| PYTHONIOENCODING=cp1252",
-        "| PYTHONIOENCODING=ascii",
-    ],
+    "output", ["> /dev/full", ">&- 2>&-", "2>&1 | true", "| PYTHONIOENCODING=ascii"]
 )
 def test_nothing_that_becomes_of_its_output_ends_a_training(tmp_path, text, whole, output):
     command = ["-m", "attnbook.train", "--text", text, *THIRTY, "--out", str(tmp_path / "run")]

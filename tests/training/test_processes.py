@@ -19,15 +19,15 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_bits(tmp_path):
-    one, two, four = (results(tmp_path / str(n), *CASES, n_processes=n) for n in (1, 2, 4))
+    one, two = (results(tmp_path / str(n), *CASES, n_processes=n) for n in (1, 2))
     exact = {name for name in one if name[0] in "012"}
     assert len(exact) > 60
-    assert not exact & {*different(one, two), *different(one, four)}
+    assert not exact & {*different(one, two)}  # four go on from two below
     # Fast: another order of additions, and so other bits, but the same training.
     fast = set(one) - exact
-    assert fast & set(different(one, four))
+    assert fast & set(different(one, two))
     for name in fast:
-        torch.testing.assert_close(one[name], four[name], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one[name], two[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -117,20 +117,6 @@ def adds(add):
     return type("Encoder", (Encoder,), {"add": add})
 
 
-def there_and_back(self, x):
-    x = x.transpose(0, 1)
-    return (x + self.pe[: x.size(0)]).transpose(0, 1)
-
-
-class BatchFirstTable(Encoder):
-    def __init__(self):
-        super().__init__()
-        self.pe = self.pe.transpose(0, 1)
-
-    def add(self, x):
-        return x + self.pe[:, : x.size(1)]
-
-
 class InFloat32(Encoder):
     def add(self, x):
         t = torch.arange(x.shape[1], dtype=torch.float32)[:, None]
@@ -289,8 +275,6 @@ RIGHT = [
     ("repaired_dropout", by_hand(lambda self, w: F.dropout(w, self.dropout, self.training))),
     ("repaired_dropout", DropoutLayer),
     ("repaired_positions", adds(lambda self, x: x + self.pe[: x.size(1), 0])),
-    ("repaired_positions", adds(there_and_back)),
-    ("repaired_positions", BatchFirstTable),
     ("repaired_positions", InFloat32),
     ("repaired_positions", SequenceFirstThroughout),
     ("repaired_einsum", mixes(lambda s: s.softmax(2))),
@@ -328,7 +312,6 @@ MISTAKES = [
     ("repaired_dropout", Nothing, DOCTOR),
     ("repaired_positions", Encoder, DOCTOR),
     ("repaired_positions", adds(lambda self, x: x), DOCTOR),
-    ("repaired_positions", adds(lambda self, x: x + self.pe[x.size(1)]), DOCTOR),
     ("repaired_positions", adds(lambda self, x: x + self.pe[1 : x.size(1) + 1, 0]), OUTPUT),
     ("repaired_positions", SequenceFirst, DOCTOR),
     ("repaired_positions", Learned, OUTPUT),
