@@ -40,6 +40,7 @@ def checkout(folder: Path) -> None:
     (folder / "studies").mkdir()
     (folder / "_toc.yml").write_text("format: jb-book\nroot: intro\n")
     (folder / "studies/__init__.py").touch()
+    (folder / "requirements.txt").touch()
     (folder / "studies/length.py").write_text(CODE)
 
 

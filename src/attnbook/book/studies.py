@@ -479,16 +479,13 @@ LONG, SHORTER = 10, {"steps": 20}
 
 def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Numbers]:
     """The numbers of these rows by a checkout's code, kept for the next call as they come."""
-    code = {name: study_code(root, name) for name, _, _ in rows}
-    path = PARTIAL / f"{hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]}.json"
-    found = json.loads(path.read_text()) if path.exists() else []
-    kept = {tuple(job) for job, _ in found}
-    jobs = [(j, SHORTER if row["seconds"] > LONG else {}) for j, row in rows.items()]
-    missing = [job for job in jobs if job[0] not in kept]
-    n = int(os.environ.get("WORKERS", os.cpu_count() or 1))
+    kept = {name: _kept_by(root, name) for name, _, _ in rows}
+    found = {path: json.loads(path.read_text()) if path.exists() else [] for path in kept.values()}
+    known = {tuple(job) for each in found.values() for job, _ in each}
+    jobs = [(job, SHORTER if row["seconds"] > LONG else {}) for job, row in rows.items()]
+    missing = [job for job in jobs if job[0] not in known]
     print(f"By the code in {root.resolve()}: {len(missing)} rows to run", flush=True)
     progress, lock = tqdm(desc="rows", total=len(missing), unit="row"), threading.Lock()
-
     places = (root / "src").resolve(), root.resolve()
 
     def run(some: Sequence[object]) -> int:
@@ -502,15 +499,23 @@ def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Numbers
             assert process.stdout is not None
             for line in process.stdout:
                 with lock:
-                    found.append(json.loads(line))
-                    write_whole(path, json.dumps(found))
+                    job, numbers = json.loads(line)
+                    path = kept[job[0]]
+                    found[path].append((job, numbers))
+                    write_whole(path, json.dumps(found[path]))
                     progress.update()
         return process.returncode
 
+    n = int(os.environ.get("WORKERS", os.cpu_count() or 1))
     with ThreadPoolExecutor(n) as pool:
         if any([*pool.map(run, filter(None, (missing[i::n] for i in range(n))))]):
             raise StudyError(f"the code in {root.resolve()} did not run here: see above")
-    return {tuple(job): numbers for job, numbers in found}
+    return {tuple(job): numbers for each in found.values() for job, numbers in each}
+
+
+def _kept_by(root: Path, name: str) -> Path:
+    code = json.dumps(study_code(root, name))
+    return PARTIAL / f"{name}.{hashlib.sha256(code.encode()).hexdigest()[:12]}.json"
 
 
 def _stale(root: Path, name: str) -> bool:
