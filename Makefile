@@ -63,6 +63,8 @@ notebooks: .venv/installed  ## open the chapters in JupyterLab
 
 serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
+	@$(BIN)/python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null \
+	  || { echo "Port $(PORT) is in use: try make serve PORT=8001"; exit 1; }
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
 claims: $(CLUSTERED)  ## re-run chapters (or ONLY=…) under SEEDS=3 other seeds (LIVE=1: studies as recorded; SCHEDULER=tcp://…)
