@@ -310,7 +310,8 @@ def test_run_goes_on_from_the_model_of_another(tmp_path, whole, monkeypatch):
     train.main([*command, "--out", str(tmp_path / "whole")])
     tokenizers = (tmp_path / name / "tokenizer.json" for name in ("first", "whole"))
     assert len({tokenizer.read_text() for tokenizer in tokenizers}) == 1
-    first, settings = read(tmp_path / "first" / BEST), train.make_model(tmp_path / "whole")[2]
+    first = read(tmp_path / "first" / BEST)
+    settings = train.settings_of(train.read_run(tmp_path / "whole")[0])
     assert (settings.d_model, settings.length, settings.dropout) == (16, 16, 0.1)
     change = read(tmp_path / "whole" / BEST)["embedding.weight"] - first["embedding.weight"]
     assert 0 < change.abs().max() < 0.001 * 30  # Adam moves a number by the rate at most
@@ -353,7 +354,7 @@ def test_converted_model_is_trained_on(tmp_path, text, capsys):
 
     train.main([*command, "--steps", "10", "--every", "5", "--learning-rate", "1e-6"])
     model, _ = generate.load(tmp_path / "run")
-    assert model.config.max_tokens == train.make_model(tmp_path / "run")[2].length == 24
+    assert model.config.max_tokens == train.read_run(tmp_path / "run")[0]["length"] == 24
     for name, tensor in model.state_dict().items():
         expected = convert.from_pretrained(folder).state_dict()[name].float()
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-5)
