@@ -15,8 +15,6 @@ import torch
 from torch import nn
 
 from attnbook import LanguageModel, ModelConfig, convert, files, train
-from attnbook.book.build import BuildError, write_chapters
-from attnbook.book.studies import StudyError, make_records
 from attnbook.tasks import bpe_tokenizer
 from attnbook.tasks.text import read_tokenizer
 from attnbook.training import TrainingConfig, load_model
@@ -372,12 +370,3 @@ def test_a_tokenizer_asks_for_no_padding(reader, tmp_path):
     words.no_padding()
     words.no_truncation()
     assert found.encode("lowest owl").ids == words.encode("lowest owl").ids
-
-
-@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "01_embeddings/../../x"])
-def test_chapters_and_studies_are_named_and_no_paths(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(BuildError, match="no chapter is called"):
-        write_chapters([name])
-    with pytest.raises(StudyError, match="no study is called"):
-        make_records([name])
