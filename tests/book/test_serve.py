@@ -16,7 +16,7 @@ def port() -> Iterator[int]:
     """Of the recipe's command, which make itself would start after looking at the environment."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         number: int = free.getsockname()[1]
-    make = ["make", "-n", "serve", f"PORT={number}"]
+    make = ["make", "-ns", "serve", f"PORT={number}"]
     said = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     command = shlex.split(said.splitlines()[-1])
     quiet = subprocess.DEVNULL
