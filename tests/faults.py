@@ -201,7 +201,8 @@ class Copy:
 
     def start(self, command: str, changes: dict[str, str | None] | None = None) -> "Run":
         """Begin a command, as a terminal does, in an environment with some changes."""
-        changes = {"PYTHONPATH": None, MARK: self.mark} | self.settings | (changes or {})
+        outside = dict.fromkeys(("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"))
+        changes = outside | {MARK: self.mark} | self.settings | (changes or {})
         environment = {k: v for k, v in (os.environ | changes).items() if v is not None}
         output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         process = subprocess.Popen(

@@ -58,7 +58,7 @@ class Costs(Mapping[str, int]):
         for part, count in (*self.items(), ("total", self.total)):
             rows.append((part, f"{count:,}", f"{100 * count / max(self.total, 1):.1f} %"))
         left, middle, right = (max(map(len, column)) for column in zip(*rows, strict=True))
-        return "\n".join(f"{a:<{left}} {b:>{middle}}  {c:>{right}}" for a, b, c in rows)
+        return "\n".join(f"{a.ljust(left)} {b.rjust(middle)}  {c.rjust(right)}" for a, b, c in rows)
 
 
 class _Sizes(NamedTuple):
