@@ -118,14 +118,16 @@ def count_on_each_page(self: TocTreeCollector, env: BuildEnvironment) -> list[st
     return changed
 
 
-def without_thebe(app: Sphinx, config: Config) -> None:
-    """Unregister sphinx-thebe, which would fetch its program from elsewhere.
+def unregister(app: Sphinx, config: Config) -> None:
+    """Take out two extensions that other extensions load.
 
-    Jupyter Book loads it in every book; this one has no launch button for it.
+    sphinx-thebe would fetch its program from elsewhere, for a launch button that this book has not.
+    Sphinx 7 ends in an error where it looks for type comments of a NamedTuple under Python 3.13.
     """
     for listeners in app.events.listeners.values():
         for listener in list(listeners):
-            if listener.handler.__module__.startswith("sphinx_thebe"):
+            module = listener.handler.__module__
+            if module.startswith(("sphinx_thebe", "sphinx.ext.autodoc.type_comment")):
                 app.disconnect(listener.id)
     app.registry.css_files[:] = [
         each for each in app.registry.css_files if each[0] != "sphinx-thebe.css"
@@ -134,7 +136,7 @@ def without_thebe(app: Sphinx, config: Config) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
-    app.connect("config-inited", without_thebe)
+    app.connect("config-inited", unregister)
     numbering = TocTreeCollectorWithStyles
     numbering.assign_section_numbers = number_by_file  # type: ignore[method-assign]
     numbering.assign_figure_numbers = count_on_each_page  # type: ignore[method-assign]
