@@ -335,6 +335,19 @@ def test_the_stage_follows_what_is_read(chapter):
         assert chapter.locator(".bench-picture").bounding_box()["y"] > 0
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_bench_covers_nothing_that_a_link_leads_to(page, site, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    below = """id => document.getElementById(id).getBoundingClientRect().top - (
+        innerWidth < 1100 && document.querySelector(".bench").getBoundingClientRect().bottom)"""
+    for name in ("claim-one-tiny-cut", "numbers-that-nobody-wrote"):
+        page.goto("about:blank")
+        page.goto(f"{site}chapters/00_attention.html#{name}")
+        expect(page.locator(".bench")).to_have_attribute("data-live", "")
+        page.wait_for_timeout(500)
+        assert 0 <= page.evaluate(below, name) < 200
+
+
 def test_every_prediction_is_answered_by_the_bench(chapter):
     answer = chapter.locator('.bench [data-key="share,2,3"]')
     for question in chapter.locator(".predict").all():

@@ -532,6 +532,14 @@
         });
       };
       addEventListener("scroll", see, { passive: true });
+      // Above the text, it must not cover what a link leads to.
+      const leaveRoom = () => {
+        const beside = box.getBoundingClientRect(), over = beside.left < innerWidth / 4;
+        document.documentElement.style.scrollPaddingTop = over ? `${beside.height + 16}px` : "";
+        const target = document.querySelector(":target"), top = target?.getBoundingClientRect().top;
+        if (over && top >= 0 && top < beside.bottom) target.scrollIntoView();
+      };
+      new ResizeObserver(leaveRoom).observe(box);
       // A line of code that makes a matrix stands for it, as its name in a sentence does.
       for (const pre of document.querySelectorAll(".bd-article pre")) {
         pre.innerHTML = pre.innerHTML.split("\n").map((text) => {
