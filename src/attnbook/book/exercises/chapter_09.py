@@ -20,7 +20,12 @@ PATIENTS = {
 HINTS: dict[str, str | dict[str, str]] = {  # which of the patient's numbers rules a cause out
     "not shifted": "it would copy all that it reads, and this patient copies little",
     "no causal mask": "it would read ahead, and this patient's number for that is 0",
-    "padding not masked": "a phrase alone has no padding, and this patient is no better one by one",
+    "padding not masked": {
+        "A": "it reads ahead, and padding does not change who may attend to later tokens",
+        "C": "it copies all that it reads, and padding does not bring a token's label into sight",
+        "D": "a phrase alone has no padding, and this patient is no better one by one",
+        "E": "a phrase alone has no padding, and this patient is no better one by one",
+    },
     "wrong start token": {
         "A": "it reads ahead, and a start token does not change who may attend to whom",
         "B": "it is right one by one, though it begins with the same token there",
