@@ -14,4 +14,6 @@ BREAKS = [
     ("put-nothing", "A = torch.tensor([[0.9, 0.1]])", "A = torch.tensor([[0.1, 0.9]])"),
     # the even mean without a mask
     ("put-column", "torch.ones(64, 64).tril()", "torch.ones(64, 64)"),
+    # who is followed by what changes places
+    ("put-half", "[[0.5, 0.5, 0], [1, 0, 0]]", "[[1, 0, 0], [0.5, 0.5, 0]]"),
 ]  # fmt: skip

@@ -19,4 +19,8 @@ BREAKS = [
     ("cost-reach", "near[:, None] - near < window", "near[:, None] - near <= window"),
     # after a refusal the draft goes on
     ("cost-draft-pairs", "refused[:, None] * then_p", "refused[:, None] * then_q"),
+    # tables counted as Kaplan's rule does not
+    ("cost-six-kaplan", 'fewer.total - fewer["embedding"] - fewer["positions"]', "fewer.total"),
+    # all pairs, though a causal kernel is asked about
+    ("cost-six-causal", 'pairs="causal"', 'pairs="all"'),
 ]  # fmt: skip
