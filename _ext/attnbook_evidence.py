@@ -236,7 +236,7 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
         "Has to be": html.escape(claim["expected"]),
         "Margin": "" if claim["room"] is None else f"{claim['room']:g} standard errors",
         "Other seeds": "" if claim["other_seeds"] == "–" else f"held for {claim['other_seeds']}",
-        "Study": html.escape(", ".join(claim["studies"])),
+        "Recorded in": html.escape(", ".join(claim["files"])),
         "Text": f"measured on text {claim['text']}" if claim["text"] else "",
         "Label": f'<a href="{page}#claim-{label}">{label}</a> · '
         f'<a href="{ledger}#ledger-{label}">in the ledger</a>',

@@ -320,6 +320,7 @@ def test_claim_carries_its_data(executed):
         "numbers": [2.0, 9.0],
         "errors": [1.0],
         "room": 7.0,
+        "lead": 7.0,
         "text": "abc",
     }
 

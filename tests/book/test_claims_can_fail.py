@@ -5,11 +5,8 @@ put in its place). Of the chapter, only the cells run that the claim needs. What
 minutes was broken by hand when it was written, and is not here.
 """
 
-import ast
-import dis
 import importlib
 from collections.abc import Iterator
-from types import CodeType
 
 import matplotlib as mpl
 import pytest
@@ -17,51 +14,9 @@ from built import CHAPTERS, ROOT, code_cells
 
 from attnbook import book
 from attnbook.book import ClaimFailedError, claim
+from attnbook.book.cells import Cell, needed
 
 AT_LEAST = 5  # breaks for each chapter
-
-
-class Cell:
-    """A cell's code, the global names that it reads before it binds them, those, and what it fills.
-
-    A loop's variable, say, comes from the cell itself, whoever else has one of this name.
-    """
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.reads: set[str] = set()
-        self.binds: set[str] = set()
-        for step in dis.get_instructions(compile(source, "cell", "exec")):
-            if step.opname == "STORE_NAME":
-                self.binds.add(step.argval)
-            else:
-                self.reads |= set(names_read(step)) - self.binds
-        self.fills = {  # table[key] = …
-            node.value.id
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.Subscript | ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-        }
-
-
-def names_read(step: dis.Instruction) -> Iterator[str]:
-    """By this step, or by the function that it makes."""
-    if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-        yield step.argval
-    elif isinstance(step.argval, CodeType):
-        for inner in dis.get_instructions(step.argval):
-            yield from names_read(inner)
-
-
-def needed(cells: list[Cell], last: int) -> list[str]:
-    """The sources of the cells that cell ``last`` hangs on, and its own."""
-    chosen, names = [cells[last].source], set(cells[last].reads)
-    for cell in reversed(cells[:last]):
-        if (cell.binds | cell.fills) & names:
-            chosen.append(cell.source)
-            names = (names - (cell.binds - cell.fills)) | cell.reads
-    return chosen[::-1]
 
 
 def chapter_cells(chapter: str) -> list[Cell]:
@@ -76,7 +31,7 @@ def slice_for(chapter: str, label: str) -> str:
     # as it is; or else with a number put in, or a word
     spelled = (f'"{label}"', *(f'f"{prefix}{{' for prefix in prefixes))
     last = next(i for text in spelled for i, cell in enumerate(cells) if text in cell.source)
-    return "\n\n".join(needed(cells, last))
+    return "\n\n".join(cell.source for cell in needed(cells, last))
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import json
 
 import nbformat
 import pytest
-from built import CHAPTERS, HTML, code_cells, parsed, read, violations
+from built import CHAPTERS, HTML, ROOT, code_cells, parsed, read, violations
 from playwright.sync_api import expect
 
-from attnbook.book.build import claims_of
-from attnbook.book.cells import required_tag, studies_behind, tag_of
+from attnbook.book.build import BuildError, claims_of, count_of
+from attnbook.book.cells import files_behind, required_tag, tag_of
 from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
@@ -78,10 +78,50 @@ def test_tags_follow_from_what_a_cell_does():
     assert required_tag(cell("x = 1\ny = 2\nz = 3\nclaim('a', x, label='b')")) is None
 
 
-def test_studies_are_followed_by_name():
-    cells = [cell("runs = study('one')"), cell("def f():\n    return runs['a']\nx = 2")]
-    cells += [cell("claim('a', f(), label='a')"), cell("claim('b', x, label='b')")]
-    assert list(studies_behind(cells)) == [[], [], ["one"], []]
+FILES_BEHIND = {  # a claim of "x" after these cells -> what its numbers reach
+    "runs = study('one')\ndef f():\n    return runs['a']\nx = f()": ["studies/one.json"],
+    "x = [rows for _, rows in study('one').rows.items()]": ["studies/one.json"],
+    "def f():\n    return later\nlater = study('one')\nx = f()": ["studies/one.json"],
+    "x = []\nfor a in study('one')['b']:\n    x.append(a)": ["studies/one.json"],
+    "runs, x = study('one'), {}\nx['a'] = runs": ["studies/one.json"],
+    "runs, x = study('one'), []\ndef add():\n    x.append(runs)\nadd()": ["studies/one.json"],
+    "runs = study('one')\ndef f(runs):\n    return runs\nx = f(1)": [],
+    "x = study('one')\nx = 1": [],
+    "y = study('one')\ndef f():\n    y = 1\n    return y\nx = f()": [],
+    "y = study('one')\nz = [y for y in range(2)]\nx = y": ["studies/one.json"],
+    "x = json.loads(Path('implementations.json').read_text())": ["chapters/implementations.json"],
+    "x = json.loads((find_root() / 'benchmarks/machine.json').read_text())": [
+        "benchmarks/machine.json"
+    ],
+    "from attnbook.book import live\nx = live.load('dates')": [
+        f"src/attnbook/book/live/{name}.{ending}"
+        for name in ("dates", "tales")
+        for ending in ("json", "safetensors")
+    ],
+    "from attnbook.book.bench.model import by_training\nx = by_training()": [
+        "src/attnbook/book/bench/trained.json"
+    ],
+    "x = open('config.json')": [],  # one that the chapter writes itself
+}
+
+
+@pytest.mark.parametrize("through", ["claim('a', x, label='a')", "check(x)"])
+@pytest.mark.parametrize("source", FILES_BEHIND)
+def test_files_behind_a_claim_are_followed_by_name(source, through):
+    helper = cell("def check(value):\n    claim('a', value, label='a')")
+    cells = [helper, cell(source), cell(through)]
+    assert [*files_behind(cells, ROOT / "chapters", ROOT)][-1] == FILES_BEHIND[source]
+
+
+def test_no_seed_is_counted_where_a_file_was_read():
+    tried = {"seeds": [1, 2], "made_anew": [], "held": {"a": 2}}
+    claim = {"label": "a", "files": []}
+    assert count_of(claim, tried) == "2 of 2"
+    assert count_of(claim, None) == "–"
+    with pytest.raises(BuildError, match="numbers come from studies"):
+        count_of(claim | {"files": ["studies/one.json"]}, tried)
+    made = tried | {"made_anew": ["studies/one.json"]}
+    assert count_of(claim | {"files": ["studies/one.json"]}, made) == "2 of 2"
 
 
 def test_a_count_in_a_word_is_checked_as_a_number_is():

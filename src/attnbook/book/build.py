@@ -30,12 +30,14 @@ from nbformat import NotebookNode
 
 from attnbook.book import slides
 from attnbook.book.arithmetic import EXECUTED, arithmetic
-from attnbook.book.cells import studies_behind
+from attnbook.book.cells import Cell, files_behind, hash_needed
 from attnbook.book.claims import METADATA_KEY
 from attnbook.book.code import Code, code_hash
 from attnbook.book.files import BUILD, as_json, write_whole
 from attnbook.book.listings import LISTING_KEY, listing
 from attnbook.book.studies import (
+    FOLDER,
+    GPU,
     LIVE,
     StudyError,
     checked_record,
@@ -379,11 +381,10 @@ def render() -> None:
         if (entry := executed().get(path.stem)) and entry["under"] != entry["quoted"]
     }
     for path in notebooks:
-        tried = tried_before(path)
+        tried = _json(HELD).get(path.stem, {})
         for each in ledger[path.with_suffix("").as_posix()]:
             each["elsewhere"] = path.stem in others
-            count, of = tried["held"].get(each["label"], 0), len(tried[_kind(each)])
-            each["other_seeds"] = f"{count} of {of}" if of else "–"
+            each["other_seeds"] = count_of(each, tried.get(each["cell"]))
     write_whole(CLAIMS, as_json(ledger))
     render_pages()
     print_least_room(ledger)
@@ -393,6 +394,23 @@ def render() -> None:
             "one whose numbers the text quotes; a few of them may differ from what the claims show"
         )
     print(f"The book is at {(BUILD / 'html' / 'index.html').resolve()}")
+
+
+def count_of(claim: Mapping[str, Any], tried: Mapping[str, Any] | None) -> str:
+    """How often a claim held under other seeds, in words; a dash if that was not tried.
+
+    Raises:
+        BuildError: if its numbers reach a committed file that was not made anew under those seeds:
+            then one file was read many times.
+    """
+    if tried is None or claim["label"] not in tried["held"]:
+        return "–"
+    if read := sorted({*claim["files"]} - {*tried["made_anew"]}):
+        raise BuildError(
+            f"{HELD} counts seeds for the claim {claim['label']!r}, whose numbers come from "
+            f"{', '.join(read)}, which is the same under every seed: take its count out"
+        )
+    return f"{tried['held'][claim['label']]} of {len(tried['seeds'])}"
 
 
 def render_pages() -> None:
@@ -487,14 +505,19 @@ def print_least_room(ledger: Mapping[str, Sequence[dict[str, Any]]]) -> None:
 
 
 def claims_of(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """The claims of an executed notebook, in order, with the studies behind them."""
+    """The claims of an executed notebook, in order.
+
+    Each with the committed files behind its numbers, and a hash of the cells that it hangs on.
+    """
     cells = code_cells(notebook)
-    return [
-        output.metadata[METADATA_KEY] | {"studies": studies}
-        for cell, studies in zip(cells, studies_behind(cells), strict=True)
-        for output in cell.outputs
-        if METADATA_KEY in output.get("metadata", {})
-    ]
+    codes = [Cell(cell.source) for cell in cells]
+    found: list[dict[str, Any]] = []
+    for i, files in enumerate(files_behind(cells, HELD.parent, Path())):
+        outputs = [each.get("metadata", {}) for each in cells[i].outputs]
+        claims = [each[METADATA_KEY] for each in outputs if METADATA_KEY in each]
+        behind = {"files": files, "cell": hash_needed(codes, i)} if claims else {}
+        found += [each | behind for each in claims]
+    return found
 
 
 def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
@@ -506,7 +529,7 @@ def cells_fingerprint(cells: Sequence[NotebookNode]) -> str:
 def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False) -> None:
     """Run chapters under other seeds, and count for the ledger how often each claim held.
 
-    Seeds that an earlier call has tried are not run again until a chapter's code changes.
+    What an earlier call has counted for a claim stands until the cells change that it hangs on.
 
     Args:
         n_seeds: ``ATTNBOOK_SEED`` is 1, 2 … up to this.
@@ -520,14 +543,13 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
     if n_seeds < 1:
         raise BuildError(f"SEEDS must be at least 1, got {n_seeds}")
     chosen = choose(only)
-    statements = {path: _statements(read(path), live) for path in chosen}
+    tried = {path: claims_to_try(path, live) for path in chosen}
     noted = {path: tried_before(path) for path in chosen}
     jobs: list[tuple[Path, int | None]] = [
         (path, seed)
         for seed in range(1, n_seeds + 1)
         for path in chosen
-        if seed not in noted[path]["seeds"]
-        or (not live and studies_in(path) and seed not in noted[path]["study_seeds"])
+        if any(seed not in seeds_of(noted[path], claim) for claim in tried[path].values())
     ]
     if live:
         check_records(chosen)
@@ -540,17 +562,11 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
             del os.environ["ATTNBOOK_SEED"]
     errors = []
     for path, seed, notebook, _ in execute_all(jobs, live=live, allow_errors=True):
-        entry = noted[path]
-        for each in claims_of(notebook):
-            if seed not in entry[kind := _kind(each)] and not (live and each["studies"]):
-                statements[path][each["label"]] = kind, each["statement"]
-                held = entry["held"].get(each["label"], 0)
-                entry["held"][each["label"]] = held + each["held"]
-        for kind in ["seeds"] if live else ["seeds", "study_seeds"]:
-            entry[kind] = sorted({*entry[kind], seed})
-        for label in statements[path]:
-            entry["held"].setdefault(label, 0)
-        write_whole(HELD, as_json(_json(HELD) | {path.stem: entry}))
+        assert seed is not None
+        came = {each["label"]: each for each in claims_of(notebook)}
+        tried[path] |= {label: each for label, each in came.items() if made_anew(each, live)}
+        count_seed(noted[path], seed, tried[path], came)
+        write_whole(HELD, as_json(_json(HELD) | {path.stem: noted[path]}))
         errors += [
             f"{_name(path, seed)}: {output.ename}: {output.evalue}"
             for cell in code_cells(notebook)
@@ -559,41 +575,71 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
         ]
     print()
     n_failed = 0
-    for path, found in statements.items():
-        for label, (kind, statement) in found.items():
-            count, of = noted[path]["held"].get(label, 0), len(noted[path][kind])
+    for path, found in tried.items():
+        for label, each in found.items():
+            entry = noted[path].get(each["cell"], {"seeds": [], "held": {}})
+            count, of = entry["held"].get(label, 0), len(entry["seeds"])
             n_failed += count < of
             mark = "✓" if count == of else "✗"
-            print(f"{mark} {count}/{of}  {path.stem}  {label}: {statement}")
-    n_claims = sum(map(len, statements.values()))
+            print(f"{mark} {count}/{of}  {path.stem}  {label}: {each['statement']}")
+    n_claims = sum(map(len, tried.values()))
     print(f"\n{n_claims - n_failed} of {n_claims} claims held for every seed")
     if errors or n_failed:
         raise BuildError("\n".join(errors) or f"{n_failed} claims did not hold for every seed")
 
 
-def _statements(notebook: NotebookNode, live: bool) -> dict[str, tuple[str, str]]:
-    """The claims that are tried: label -> what counts for it, and the sentence."""
-    return {
-        each["label"]: (_kind(each), each["statement"])
-        for each in claims_of(notebook)
-        if not (live and each["studies"])
-    }
+Held = dict[str, dict[str, Any]]
+"""Of a chapter: hash of a claim's cells -> seeds, which files were made anew, and what came."""
 
 
-def _kind(claim: Mapping[str, Any]) -> str:
-    return "study_seeds" if claim["studies"] else "seeds"
+def claims_to_try(path: Path, live: bool) -> dict[str, dict[str, Any]]:
+    """The claims of a chapter that other seeds try: label -> claim."""
+    return {each["label"]: each for each in claims_of(read(path)) if made_anew(each, live)}
 
 
-def tried_before(path: Path) -> dict[str, Any]:
-    """Under which seeds a chapter of today's code was run, and how often its claims held.
+def made_anew(claim: Mapping[str, Any], live: bool) -> bool:
+    """Whether all that a claim's numbers come from is made anew under another seed."""
+    return not claim["files"] or (not live and all(map(is_remade, claim["files"])))
 
-    ``study_seeds`` are those under which its studies were run, too.
-    """
-    code = cells_fingerprint(code_cells(read(path)))
-    entry: dict[str, Any] = _json(HELD).get(path.stem, {})
-    if entry.get("code") != code:
-        entry = {"code": code, "seeds": [], "study_seeds": [], "held": {}}
-    return entry
+
+def is_remade(file: str) -> bool:
+    """Whether ``make claims`` makes a committed file anew: records of studies that need no GPU."""
+    path = Path(file)
+    return path.parent == FOLDER and not path.name.startswith(GPU)
+
+
+def seeds_of(noted: Held, claim: Mapping[str, Any]) -> list[int]:
+    """The seeds under which a claim was tried."""
+    entry = noted.get(claim["cell"], {"seeds": [], "held": {}})
+    return entry["seeds"] if claim["label"] in entry["held"] else []
+
+
+def count_seed(
+    noted: Held,
+    seed: int,
+    tried: Mapping[str, Mapping[str, Any]],
+    came: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Note what a run under a seed made of each claim; one that it did not reach has not held."""
+    new = set()
+    for label, claim in tried.items():
+        empty: dict[str, Any] = {"seeds": [], "made_anew": claim["files"], "held": {}, "leads": {}}
+        entry = noted.setdefault(claim["cell"], empty)
+        if seed not in entry["seeds"]:
+            entry["seeds"] = sorted([*entry["seeds"], seed])
+            new.add(claim["cell"])
+        if claim["cell"] in new:
+            held = label in came and came[label]["held"]
+            entry["held"][label] = entry["held"].get(label, 0) + held
+            if label in came and came[label]["lead"] is not None:
+                entry["leads"].setdefault(label, []).append(came[label]["lead"])
+
+
+def tried_before(path: Path) -> Held:
+    """What is noted of a chapter's claims whose cells are today's."""
+    today = {claim["cell"] for claim in claims_of(read(path))}
+    noted: Held = _json(HELD).get(path.stem, {})
+    return {cell: entry for cell, entry in noted.items() if cell in today}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -84,6 +84,8 @@ class Claim:
     """The standard errors; prose may quote them behind a ±."""
     room: float | None
     """How many standard errors lie between what was measured and the bound."""
+    lead: float | None
+    """How far what was measured lies on its side of the bound; of random samples alone."""
     text: str | None
     """Fingerprint of the text that the numbers were measured on, where they hang on one."""
 
@@ -251,9 +253,13 @@ def _check(
     ) -> Claim:
         """``lead``: by how much it holds; ``error``: the standard error of that."""
         values, spreads = _finite(numbers), _finite(errors)
-        room = round(lead / error, 1) if errors and math.isfinite(lead) else None
         held = bool(held) and lead >= margin() * error
-        return Claim(statement, label, form, shown, expected, held, n, values, spreads, room, text)
+        random = bool(errors) and math.isfinite(lead)
+        room = round(lead / error, 1) if random else None
+        noted = float(f"{lead:.4g}") if random else None
+        return Claim(
+            statement, label, form, shown, expected, held, n, values, spreads, room, noted, text
+        )
 
     if form == "equals":
         held, shown, expected, numbers = _equal(measured, target, unit)
