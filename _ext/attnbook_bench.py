@@ -24,6 +24,7 @@ LINE = (
     "Point at a number to see where it comes from; drag it up or down, or type, "
     "to change all that follows."
 )
+TOUCH = "Tap a number to see where it comes from; −\u00a0and\u00a0+ change it, and all that follows."
 SWITCHES = {
     "scaled": "÷ √d<sub>k</sub>",
     "mask": "causal mask",
@@ -31,7 +32,7 @@ SWITCHES = {
     "same": "<i>W<sub>Q</sub></i> = <i>W<sub>K</sub></i>",
     "rooted": "× √d<sub>model</sub>",
     "normed": "norm",
-    "place": "head 2",
+    "place": "head 2 alone",
     "turned": "positions",
     "trained": "trained",
     "every": "loss of all words",
@@ -63,8 +64,8 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
     ),
     "every": ("Now all three words predict, each from what it sees.", "date-one-pass"),
     "place": (
-        "By place: with positions, a query points where the key of the word before does; without, "
-        "all look alike.",
+        "Head 2 alone (a layer adds both heads): with positions it looks one word back; without, "
+        "all words look alike.",
         "pos-rotary-1x",
     ),
     "turned": (
@@ -116,7 +117,9 @@ class Bench(SphinxDirective):
             raw(controls(names, vars(Settings()) | settings)),
         ]
         sheets = ["page.css"] if stage is None else []
-        self.env.metadata[self.env.docname]["bench"] = [*sheets, *["beside.css"] * beside]
+        if sheets:
+            sheets += ["beside.css" if beside else "below.css"]
+        self.env.metadata[self.env.docname]["bench"] = sheets
         return [nodes.container("", *parts, classes=["bench", *["beside"] * beside])]
 
 
@@ -188,7 +191,7 @@ def picture(drawing: str) -> nodes.Node:
         '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
         f"{drawing}"
-        f'<p class="bench-line" role="status"><span>{LINE}</span></p>'
+        f'<p class="bench-line" role="status"><span data-touch="{TOUCH}">{LINE}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
         '</button><button type="button" value="0.5" aria-label="larger">+</button></p>'
     )

@@ -110,6 +110,7 @@
   Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0] });
 
   // ---------- a number's sum, in its own numbers ----------
+  const byTouch = matchMedia("(pointer: coarse)").matches;
   const PRODUCT = { Q: ["read", "W_Q"], K: ["read", "W_K"], V: ["read", "W_V"], O: ["A", "V"], D: ["O", "W_O"], F: ["H", "W_2"] };
   const LETTER = { O: "mix", D: "mix · W_O", F: "unit · W_2", H: "unit", X: "row", Y: "sum", Z: "sum", S: "logit", A: "weight" };
   const columnOf = ({ columns, asks }, name, j) => {
@@ -132,9 +133,9 @@
     const column = (m) => n[m].map((row) => row[j]);
     if (STORED.includes(name)) {
       if (replaced(settings, name)) return [`${name}: ${settings.identity ? "the identity" : "the same numbers as W_Q"}, by the switch.`, []];
-      return [`${place(settings, name, i, j)}: a stored number${equal}. Drag it, or press ↑ or ↓.`, []];
+      return [`${place(settings, name, i, j)}: a stored number${equal}. ${byTouch ? "− and + change it." : "Drag it, or press ↑ or ↓."}`, []];
     }
-    if (`${name},${i},${j}` in settings.pinned) return [`Set by hand${equal}. Delete gives it back.`, []];
+    if (`${name},${i},${j}` in settings.pinned) return [`Set by hand${equal}. ${byTouch ? "Reset" : "Delete"} gives it back.`, []];
     if (name === "X") {
       const times = settings.rooted ? " × √5" : "";
       return [`${word(i)} is row ${settings.ids[i]} of E${times}; ${columnOf(settings, "X", j)}${equal}`, [`E,${settings.ids[i]},${j}`]];
@@ -194,9 +195,10 @@
   const enhance = (box) => {
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
-    const copy = () => structuredClone(needs), resting = line.textContent;
+    const copy = () => structuredClone(needs), resting = byTouch ? line.dataset.touch : line.textContent;
+    if (byTouch) line.textContent = resting;
     const other = (set) => ({ ...copy(), ...copy().sets[set], set });
-    let settings = other(needs.set), back = needs.back, lane = 2, last, chosen, found, n, shown;
+    let settings = other(needs.set), back = needs.back, lane = 2, reached = 0, last, chosen, found, n, shown;
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const matrices = [...STORED, ...COMPUTED];
@@ -276,8 +278,8 @@
         const on = { back, mask: !departs("mask") }[button.name] ?? settings[button.name] ?? settings.set === button.name;
         if (button.ariaPressed !== null) button.setAttribute("aria-pressed", on);
       }
-      box.querySelector(".bench-answer").textContent = `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
       light(chosen);
+      if (box.classList.contains("narrow")) move();
       tags.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
     };
 
@@ -414,12 +416,12 @@
 
     // Switches.
     const reset = () => {
-      [settings, back, lane, chosen] = [other(needs.set), needs.back, 2, undefined];
+      [settings, back, lane, chosen, reached] = [other(needs.set), needs.back, 2, undefined, 0];
       draw();
     };
     const press = (name) => {
       last = name;
-      if (name === "reset" || name === "play") reset();
+      if (name === "reset" || (name === "play" && !reached)) reset();
       else if (name === "back") back = !back;
       else if (name === "mask") {
         const ahead = !departs("mask");
@@ -434,7 +436,7 @@
       chosen = undefined;
       draw();
       if (name in WHERE && box.classList.contains("narrow")) go(WHERE[name]);
-      if (name === "play") play(0);
+      if (name === "play") play(reached);
     };
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
@@ -452,7 +454,8 @@
       });
     }
 
-    // From left to right, a sentence a stage; the finished picture is there before and after.
+    // From left to right, a sentence a stage; the finished picture is there before and after, and in
+    // a pause, after which it goes on with the stage that it had reached.
     let playing, halted = false;
     const player = box.querySelector("[name=play]");
     const stop = () => {
@@ -462,11 +465,12 @@
       svg.querySelectorAll(".later").forEach((part) => part.classList.remove("later"));
     };
     const play = (k) => {
-      if (k === SENTENCES.length) { stop(); idle(); return; }
+      reached = k;
+      if (k === SENTENCES.length) { reached = 0; stop(); idle(); return; }
       svg.querySelectorAll("[data-stage]").forEach((part) => part.classList.toggle("later", +part.dataset.stage > k));
       box.classList.remove("stored");
       if (box.classList.contains("narrow")) go(k);
-      player.textContent = "❚❚ Stop";
+      player.textContent = "❚❚ Pause";
       say(SENTENCES[k]);
       playing = setTimeout(play, 3000, k + 1);
     };
@@ -492,19 +496,31 @@
       const end = left > 1339 - wide, gaps = end ? GAPS.filter((gap) => gap >= left + 46) : GAPS;
       const x = left < 20 ? 0 : gaps.reduce((a, b) => (far(b) < far(a) ? b : a)) - 46;
       const y = whole ? 0 : high ? 20 : box.classList.contains("stored") ? 0 : 166;
-      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 413}`);
+      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 392}`);
       box.classList.toggle("narrow", !whole);
-      box.classList.toggle("low", y === 166);
+      box.classList.toggle("ends", end || whole);
+      box.classList.toggle("low", !high);
       box.querySelector("[value=stored]").hidden = high;
       box.querySelector(".bench-strip output").textContent = title;
       words.style.display = x ? "" : "none";
       words.setAttribute("transform", `translate(${x} 0)`);
+      // What the model says; where the picture has no room for the loss, and has the shares, the loss.
+      box.querySelector(".bench-answer").textContent = !high && title === "next word" ? `loss ${formatted(n.loss)}`
+        : `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
+      // A label is there whole, or not at all.
+      const edge = svg.getBoundingClientRect().right + 0.5;
+      for (const label of labels) label.removeAttribute("data-cut");
+      if (!whole) {
+        const ends = labels.map((label) => label.getBoundingClientRect().right);
+        labels.forEach((label, i) => label.toggleAttribute("data-cut", ends[i] > edge));
+      }
     };
     const make = (name, where, attributes) => {
       const part = where.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
       for (const [key, value] of Object.entries(attributes)) part.setAttribute(key, value);
       return part;
     };
+    const labels = [...svg.querySelectorAll("text.small, text.letter")];
     const words = make("g", svg, { class: "tag", "aria-hidden": "true" });
     make("rect", words, { class: "cover", x: -9, y: 214, width: 53, height: 400 });
     const tags = three.map((i) => {
@@ -591,7 +607,7 @@
     new ResizeObserver(move).observe(box);
     print.addEventListener("change", move);
     // In pieces, so that a slow phone can scroll between them.
-    const pieces = [move, () => draw(true), describe, () => answerTo(box.classList.contains("beside") ? follow() : undefined),
+    const pieces = [() => draw(true), move, describe, () => answerTo(box.classList.contains("beside") ? follow() : undefined),
       () => { box.dataset.live = ""; }];
     const next = () => {
       pieces.shift()();

@@ -358,7 +358,7 @@ def svg(settings: Settings | None = None, stage: int | None = None, *, back: boo
         for k, (title, x, _) in enumerate(STAGES):
             yield words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
-            left, down = (-18, 16) if name in "bU" else (1, -9)
+            left, down = {"b": (-18, 16), "U": (-18, 60)}.get(name, (1, -9))  # clear of W_2
             yield letter(x + left, y + down, name, KIND[name])
         for w, word in enumerate(WORDS):
             yield words(STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head")

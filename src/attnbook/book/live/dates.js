@@ -112,7 +112,7 @@ live.start.dates = (element) => {
   const play = () => {
     if (playing) return stop();
     if (at === steps.length - 1) go(0);
-    part("[name=play]").textContent = "⏸ Pause";
+    part("[name=play]").textContent = "❚❚ Pause";
     playing = setInterval(() => (at < steps.length - 1 ? go(at + 1) : stop()), 700);
   };
 
