@@ -98,24 +98,25 @@ text_scrubber = Figure(
         "A ruler of losses from a guess among 512 tokens, 6.24 nats, on the left, to the best on "
         "the right, with marks for unigram, bigram and 5-gram tables and for models of one, two "
         "and four layers. A bar reaches from the left to the loss of a model after 1500 steps, "
-        "about as far as the 5-gram, but on easier text. Below, what it writes when given “The”."
+        "almost as far as the 5-gram, counted on the same windows. Below, what it writes when given "
+        "“The”."
     ),
     size=(440, 240),
     compute=compute,
     marks=marks(),
     says={
-        "less": "One model, on 24 easier windows: {loss:.2f} nats. Counting how often each token "
-        "occurs (unigram) predicts better.",
-        "single": "One model, on 24 easier windows: {loss:.2f} nats. It predicts better than the "
-        "unigram; the bigram, a table of pairs, is better.",
-        "pairs": "One model, on 24 easier windows: {loss:.2f} nats. It predicts better than the "
-        "bigram, a table of which token follows which.",
+        "less": "One model, on the tables’ 24 windows: {loss:.2f} nats. Counting how often each "
+        "token occurs (unigram) predicts better.",
+        "single": "One model, on the tables’ 24 windows: {loss:.2f} nats. It predicts better than "
+        "the unigram; the bigram, a table of pairs, is better.",
+        "pairs": "One model, on the tables’ 24 windows: {loss:.2f} nats. It predicts better than "
+        "the bigram, a table of which token follows which.",
     },
     table={
         "loss of this model on 24 windows, nats per token": "{loss:.3f}",
         "guess, unigram": "{tables.0:.3f}, {tables.1:.3f}",
         "bigram, 5-gram": "{tables.2:.3f}, {tables.3:.3f}",
-        "models of 1, 2, 4 layers": "{depths.0:.3f}, {depths.1:.3f}, {depths.2:.3f}",
+        "models of 1, 2, 4 layers, other windows": "{depths.0:.3f}, {depths.1:.3f}, {depths.2:.3f}",
     },
     controls=(
         Slider("step", "Steps", STEPS[-1], values=STEPS),
