@@ -98,8 +98,8 @@ text_scrubber = Figure(
         "A ruler of losses from a guess among 512 tokens, 6.24 nats, on the left, to the best on "
         "the right, with marks for unigram, bigram and 5-gram tables and for models of one, two "
         "and four layers. A bar reaches from the left to the loss of a model after 1500 steps, "
-        "almost as far as the 5-gram, counted on the same windows. Below, what it writes when given "
-        "“The”."
+        "almost as far as the 5-gram, counted on the same windows. Below, what it writes when "
+        "given “The”."
     ),
     size=(440, 240),
     compute=compute,
