@@ -30,6 +30,10 @@ FOLDER = "questions"
 NEIGHBOURS = 3
 LARGEST = 60_000  # bytes of a figure from a chapter
 DESCRIBED = 160  # characters, about what a search engine shows
+CONTENTS = (
+    '<ul><li><a href="#">The answer</a><ul><li><a href="#how-we-know">How we know</a></li>'
+    '<li><a href="#read-on">Read on</a></li></ul></li></ul>'
+)
 
 
 class Figure(NamedTuple):
@@ -37,7 +41,7 @@ class Figure(NamedTuple):
 
     docname: str
     anchor: str
-    number: tuple[int, ...]
+    number: tuple[int, ...]  # none outside of chapters
     svg: Path
     alt: str
     caption: str
@@ -120,6 +124,7 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
                 "metatags": f'<meta content="{says}" name="description" />',
                 "pictured": f"chapters/{Path(next(iter(linked))).stem}",
                 "structured": structured(entry.question, answer),
+                "toc": CONTENTS,
                 "body": body(app, entry, topic, read_on, imports, figures),
             }
             yield f"{FOLDER}/{entry.name}", context, "page.html"
@@ -253,7 +258,7 @@ def still_figure(env: BuildEnvironment, docname: str, image: nodes.image) -> Fig
     if not figure or "alt" not in image or svg.suffix != ".svg" or svg.stat().st_size > LARGEST:
         return None
     anchor = figure["ids"][0]
-    number = env.toc_fignumbers[docname]["figure"][anchor]
+    number = env.toc_fignumbers.get(docname, {}).get("figure", {}).get(anchor, ())
     caption = prose(figure.findall(nodes.caption)).replace(JOIN, "")
     return Figure(docname, anchor, number, svg, image["alt"], caption)
 
@@ -266,7 +271,8 @@ def drawing(app: Sphinx, labels: Sequence[str], figures: dict[str, Figure]) -> s
             svg = themed_svg(figure.svg.read_text("utf-8"), figure.alt)
             uri = app.builder.get_relative_uri(INDEX, figure.docname)
             number = ".".join(map(str, figure.number))
-            link = f'<a class="caption-number" href="{uri}#{figure.anchor}">Fig. {number}</a>'
+            name = f"Fig. {number}" if number else "From the book:"
+            link = f'<a class="caption-number" href="{uri}#{figure.anchor}">{name}</a>'
             caption = f"<figcaption><p>{link} {html.escape(figure.caption)}</p></figcaption>"
             return f'<figure class="align-default">{svg}{caption}</figure>'
     return ""

@@ -24,7 +24,9 @@ LINE = (
     "Point at a number to see where it comes from; drag it up or down, or type, "
     "to change all that follows."
 )
-TOUCH = "Tap a number to see where it comes from; −\u00a0and\u00a0+ change it, and all that follows."
+TOUCH = (
+    "Tap a number to see where it comes from; −\u00a0and\u00a0+ change it, and all that follows."
+)
 SWITCHES = {
     "scaled": "÷ √d<sub>k</sub>",
     "mask": "causal mask",
@@ -191,7 +193,7 @@ def picture(drawing: str) -> nodes.Node:
         '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
         f"{drawing}"
-        f'<p class="bench-line" role="status"><span data-touch="{TOUCH}">{LINE}</span></p>'
+        f'<p class="bench-line" role="status"><span>{LINE}</span><span class="by-touch">{TOUCH}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
         '</button><button type="button" value="0.5" aria-label="larger">+</button></p>'
     )

@@ -109,13 +109,17 @@ def number_by_file(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
     return [name for name in env.titles if env.toc_secnumbers.get(name) != before.get(name)]
 
 
-def count_on_each_page(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
-    """Count the figures of a page without a number from one; those of chapters are Sphinx's."""
-    changed = TocTreeCollector.assign_figure_numbers(self, env)
+def number_in_chapters(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
+    """Number the figures of chapters alone: a number without a chapter's says nothing elsewhere.
+
+    Returns:
+        The documents whose figures have other numbers than before.
+    """
+    before = env.toc_fignumbers
+    TocTreeCollector.assign_figure_numbers(self, env)
     for docname in env.toc_fignumbers.keys() - env.toc_secnumbers.keys():
-        for numbers in env.toc_fignumbers[docname].values():
-            numbers.update({name: (i,) for i, name in enumerate(numbers, 1)})
-    return changed
+        del env.toc_fignumbers[docname]
+    return [name for name in env.found_docs if env.toc_fignumbers.get(name) != before.get(name)]
 
 
 def unregister(app: Sphinx, config: Config) -> None:
@@ -139,7 +143,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("config-inited", unregister)
     numbering = TocTreeCollectorWithStyles
     numbering.assign_section_numbers = number_by_file  # type: ignore[method-assign]
-    numbering.assign_figure_numbers = count_on_each_page  # type: ignore[method-assign]
+    numbering.assign_figure_numbers = number_in_chapters  # type: ignore[method-assign]
     app.connect("doctree-resolved", inline_figures)
     app.connect("html-page-context", mend)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -240,7 +240,8 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
             f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}</urlset>\n',
             encoding="utf-8",
         )
-        (out / "robots.txt").write_text(f"User-agent: *\nSitemap: {base}sitemap.xml\n")
+    sitemap = f"Sitemap: {base}sitemap.xml\n" if base else ""
+    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\n{sitemap}", encoding="utf-8")
 
 
 def shortened(rules: list[Any], used: set[str]) -> str:

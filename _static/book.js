@@ -2,7 +2,7 @@
 // All of it enhances: without this script links lead to their claims and <details> open by a click.
 addEventListener("DOMContentLoaded", () => {
   const article = document.querySelector(".bd-article") ?? document.body;
-  const evidence = "details:is(.evidence, .fold, .claim, .more)";
+  const evidence = "details:is(.evidence, .fold, .claim, .claims, .more)";
   const made = (tag, values) => Object.assign(document.createElement(tag), values);
 
   // The switch is remembered.

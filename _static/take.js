@@ -70,6 +70,6 @@ addEventListener("DOMContentLoaded", () => {
       button.addEventListener("click", () => make(exported(svg, credit(figure, number)), figure.id));
       take.append(" ", button);
     }
-    caption.after(take);
+    figure.querySelector("figcaption p").prepend(take);
   }
 });

@@ -216,6 +216,54 @@ def test_nothing_is_cut_off(visit):
     assert visit.page.evaluate(CUT_OFF) == []
 
 
+# Where the layouts change, and on both sides of it.
+WIDTHS = (360, 390, 768, 820, 1024, 1280, 1366, 1920)
+# Pages of each kind; what is true of one chapter's layout may be false of another's.
+RESIZED = [
+    "intro.html",
+    *(f"chapters/{path.stem}.html" for path in NUMBERED),
+    *(f"chapters/{name}.html" for name in ("claims", "sayings", "exercises", "implementations")),
+    "chapters/api/models.html",
+    *ANSWERS[:1],
+]
+# What reaches beyond the window, or beyond a box that hides the rest; code, tables and formulas
+# scroll by themselves.
+BEYOND = """() => {
+  const { clientWidth: width, scrollWidth } = document.documentElement, found = [];
+  if (scrollWidth > width) found.push(`the page: ${scrollWidth} > ${width}`);
+  const scrolls = (box) => getComputedStyle(box).overflowX !== "visible";
+  const clips = new Map([[document.body, false]]);  // part -> is what is in it cut by a box?
+  const clipped = (part) => {
+    if (!clips.has(part)) clips.set(part, scrolls(part) || clipped(part.parentElement));
+    return clips.get(part);
+  };
+  const parts = ".bd-main :not(svg *, .bd-sidebar-secondary, .bd-sidebar-secondary *)";
+  for (const part of document.querySelectorAll(parts)) {
+    if (!part.checkVisibility()) continue;
+    const { left, right } = part.getBoundingClientRect();
+    if (right - left > 1 && (left < -0.5 || right > width + 0.5) && !clipped(part.parentElement))
+      found.push(`${part.tagName}.${part.className}: ${Math.round(left)} to ${Math.round(right)}`);
+    if (part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 1 &&
+        ["hidden", "clip"].includes(getComputedStyle(part).overflowX))
+      found.push(`cut: ${part.tagName}.${part.className}: ${part.textContent.trim().slice(0, 60)}`);
+  }
+  return found.slice(0, 8);
+}"""
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_nothing_reaches_beyond_the_window_at_any_width(window, site, name):
+    page = window(site + name, width=WIDTHS[0])
+    page.add_style_tag(content="* { transition: none !important; }")  # the list of chapters slides
+    found = {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        # Two frames: what watches its own size has then drawn itself again.
+        page.evaluate("() => new Promise((r) => requestAnimationFrame(() => setTimeout(r)))")
+        found[width] = page.evaluate(BEYOND)
+    assert {width: each for width, each in found.items() if each} == {}
+
+
 PICTURES = """() => [...document.querySelectorAll("img, svg[role=img]")]
   .filter(picture => !picture.closest("[aria-hidden=true]"))
   .map(picture => picture.getAttribute(picture.tagName === "IMG" ? "alt" : "aria-label") ?? "")"""

@@ -194,9 +194,9 @@
   ];
   const enhance = (box) => {
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
-    const svg = box.querySelector("svg"), line = box.querySelector(".bench-line span");
-    const copy = () => structuredClone(needs), resting = byTouch ? line.dataset.touch : line.textContent;
-    if (byTouch) line.textContent = resting;
+    const svg = box.querySelector("svg"), line = box.querySelectorAll(".bench-line span")[+byTouch];
+    const copy = () => structuredClone(needs), resting = line.textContent;
+    line.parentNode.replaceChildren(line);
     const other = (set) => ({ ...copy(), ...copy().sets[set], set });
     let settings = other(needs.set), back = needs.back, lane = 2, reached = 0, last, chosen, found, n, shown;
     const marks = new Map([...svg.querySelectorAll("[data-key]")].map((part) => [part.dataset.key, part]));
@@ -210,7 +210,7 @@
 
     const say = (text) => {
       line.parentNode.hidden = false;
-      box.querySelectorAll(".bench-evidence li").forEach((item) => { item.hidden = true; });
+      box.querySelectorAll(".bench-evidence li").forEach((item) => item.classList.remove("shown"));
       if (line.textContent !== text) line.textContent = text;
     };
     const departs = (name) => {
@@ -222,13 +222,14 @@
     };
     // At rest: what the last switch does here, and what was measured of models trained so.
     const idle = () => {
-      const nameOf = (item) => item.className.replace("bench-", "");
+      const nameOf = (item) => item.classList[0].replace("bench-", "");
       const all = [...box.querySelectorAll(".bench-evidence li")].filter((item) => departs(nameOf(item)));
       const changed = back ? undefined : all.find((item) => nameOf(item) === last) ?? all[0];
       say(back ? "Red, from right to left: raise a number a little, and the loss rises that many times as much; with a −, it falls."
         : resting);
       if (!changed) return;
-      [changed.hidden, line.parentNode.hidden] = [false, true];
+      changed.classList.add("shown");
+      line.parentNode.hidden = true;
       const moved = changed.querySelector(".bench-moved"), [from, to] = [began, n].map(certain);
       moved.textContent = JSON.stringify(settings) === opening ? ""
         : `“${WORDS[settings.aim]}”${from === to ? " stays at" : `: ${from} →`} ${to}. `;
