@@ -60,7 +60,7 @@ def figure(name: str) -> Figure:
 @pytest.fixture(scope="module")
 def box(browser: Browser, site: str, name: str) -> Iterator[Any]:
     """The figure on its page, which several tests use, one after the other."""
-    page = browser.new_page()
+    page = browser.new_page(reduced_motion="reduce")
     yield open_figure(page, site, name)
     page.close()
 
@@ -87,6 +87,11 @@ def choose(box: Any, figure: Figure, settings: dict[str, Any]) -> None:
                 " input.dispatchEvent(new Event('input', { bubbles: true })); }",
                 at,
             )
+        elif len(control.options) < 4:  # what does nothing now cannot be set
+            if box.locator(f'[name="{control.name}"]:enabled').count():
+                field.and_(box.locator(f'[value="{value}"]')).check()
+            else:
+                assert value == control.value
         else:
             field.select_option(value)
     box.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
@@ -195,14 +200,19 @@ def test_the_script_draws_the_same_from_disk(page):
 def test_a_figure_works_by_keyboard_alone(box, figure):
     page = box.page
     for control in figure.controls:
-        field = box.locator(f'[name="{control.name}"]')
-        state = "el => el.value + el.getAttribute('aria-pressed')"
-        before = field.evaluate(state)
-        field.focus()
+        field = box.locator(f'[name="{control.name}"]:enabled:is(:not([type=radio]), :checked)')
+        if not field.count():  # would do nothing now
+            continue
+        state = (
+            "el => (el.type === 'radio' ? el.checked : el.value) + el.getAttribute('aria-pressed')"
+        )
+        element = field.element_handle()
+        before = element.evaluate(state)
+        element.focus()
         page.keyboard.press("Enter" if isinstance(control, Switch) else "ArrowLeft")
-        if field.evaluate(state) == before:
+        if element.evaluate(state) == before:
             page.keyboard.press("ArrowRight")
-        assert field.evaluate(state) != before
+        assert element.evaluate(state) != before
     if figure.grid:
         box.locator(".walk").focus()
         said = set()
@@ -250,6 +260,7 @@ def test_what_plays_goes_to_the_end_unless_it_is_touched(window, site, name, fig
     page.clock.install()
     box = open_figure(page, site, name)
     slider, play = box.locator(f'[name="{played.name}"]'), box.locator(".play")
+    first = int(slider.get_attribute("min"))
     page.clock.pause_at(page.evaluate("Date.now()") + 1000)
 
     def after(seconds: float) -> tuple[int, str]:
@@ -260,23 +271,64 @@ def test_what_plays_goes_to_the_end_unless_it_is_touched(window, site, name, fig
         return int(slider.input_value()), words[1]
 
     play.press("Enter")
-    assert after(0) == (0, "❚❚ Pause")  # not from what is shown at first
-    assert after(played.plays) == (1, "❚❚ Pause")
+    assert after(0) == (first, "❚❚ Pause")  # not from what is shown at first
+    assert after(played.plays) == (first + 1, "❚❚ Pause")
     slider.press("ArrowRight")
-    assert after(60) == (2, "▶ Play")
+    assert after(60) == (first + 2, "▶ Play")
     play.press("Space")
-    assert after(0) == (3, "❚❚ Pause")
+    assert after(0) == (first + 3, "❚❚ Pause")
     play.press("Space")
-    assert after(60) == (3, "▶ Play")
+    assert after(60) == (first + 3, "▶ Play")
     play.press("Enter")
     last = int(slider.get_attribute("max"))
     assert after(60) == (last, "▶ Play")
     at = {played.name: played.values[last] if played.values else last}
     assert_same_drawing(box, figure, at)
     play.press("Enter")
-    assert after(0) == (0, "❚❚ Pause")
+    assert after(0) == (first, "❚❚ Pause")
     slider.dispatch_event("pointerdown")
-    assert after(60) == (0, "▶ Play")
+    assert after(60) == (first, "▶ Play")
+
+
+def test_what_plays_once_does_so_unless_less_motion_is_wanted(window, site):
+    for motion, shown in (("reduce", "512"), ("no-preference", "1024")):
+        box = open_figure(window(reduced_motion=motion), site, "scale")
+        box.locator("svg.figure").scroll_into_view_if_needed()
+        expect(box.locator("output")).to_have_text(shown, timeout=15_000)
+        expect(box).not_to_have_attribute("data-playing", "")
+
+
+def test_a_button_sets_several_sliders(page, site):
+    box = open_figure(page, site, "what_it_costs")
+    box.get_by_role("button", name="Llama 7B").click()
+    expect(box.locator('[name="d_model"] + output')).to_have_text("4,096")
+    expect(box.locator('[name="layers"] + output')).to_have_text("32")
+    expect(box.locator(".said")).to_contain_text("With 2,048 tokens")
+
+
+def test_what_would_do_nothing_cannot_be_set(page, site):
+    box = open_figure(page, site, "who_attends")
+    empty = box.locator('[name="empty"]').first
+    expect(empty).to_be_disabled()
+    box.locator('[name="mask"]').select_option("both")
+    expect(empty).to_be_enabled()
+    box.locator('[name="mask"]').select_option("padding")
+    expect(empty).to_be_disabled()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_figure_keeps_its_height(window, site, figure, name, width):
+    box = open_figure(window(width=width, reduced_motion="reduce"), site, name)
+    own = {control.name for control in figure.controls}
+    heights = set()
+    for settings in ({}, *figure.examples):
+        if settings.keys() <= own:
+            choose(box, figure, settings)
+            heights.add(round(box.bounding_box()["height"]))
+    for field in box.locator("input[type=range]").all():
+        field.focus()
+        heights.add(round(box.bounding_box()["height"]))
+    assert max(heights) - min(heights) <= 1
 
 
 def test_a_figure_is_clean_and_fits(window, site, name):

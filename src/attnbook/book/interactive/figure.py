@@ -19,7 +19,8 @@ HERE = Path(__file__).parent
 class Slider:
     """A number from ``low`` to ``high``, or one of ``values``; ``shown`` stands beside it.
 
-    With ``plays``, a button moves it along, and rests so many seconds at each value.
+    With ``plays``, a button moves it along, and rests so many seconds at each value; with ``once``
+    it does so by itself when it is first seen, unless the reader wants less motion.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Slider:
     values: Sequence[float] = ()
     shown: str = ""
     plays: float = 0
+    once: bool = False
 
     def html(self, figure: str) -> str:
         """A native range, with its output; before it, the button that plays."""
@@ -48,14 +50,15 @@ class Slider:
             return slider
         return (
             f'<span class="played"><button type="button" class="play" data-plays="{self.name}" '
-            f'data-seconds="{self.plays:g}" aria-label="Play: {label}">▶ Play</button>'
+            f'data-seconds="{self.plays:g}"{" data-once" * self.once} '
+            f'aria-label="Play: {label}">▶ Play</button>'
             f"{slider}</span>"
         )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several ``options``: name -> its words."""
+    """One of several ``options``: name -> its words. Up to three are buttons, more a list."""
 
     name: str
     label: str
@@ -63,13 +66,24 @@ class Choice:
     options: Mapping[str, str]
 
     def html(self, figure: str) -> str:
-        """A native list."""
+        """Native radio buttons, or a native list."""
+        label = escape(self.label)
+        if len(self.options) < 4:
+            radios = "".join(
+                f'<label><input type="radio" name="{self.name}" value="{escape(key)}"'
+                f"{' checked' * (key == self.value)}>{escape(words)}</label>"
+                for key, words in self.options.items()
+            )
+            return (
+                f'<span class="choice" role="radiogroup" aria-label="{label}">'
+                f'<span aria-hidden="true">{label}</span>{radios}</span>'
+            )
         options = "".join(
             f'<option value="{escape(key)}"{" selected" * (key == self.value)}>'
             f"{escape(words)}</option>"
             for key, words in self.options.items()
         )
-        return f'<label>{escape(self.label)} <select name="{self.name}">{options}</select></label>'
+        return f'<label>{label} <select name="{self.name}">{options}</select></label>'
 
 
 @dataclass(frozen=True)
@@ -211,6 +225,7 @@ class Figure:
             "settings": {key: numbers[key] for key in self._settings()},
             "says": self.says if isinstance(self.says, str) else dict(self.says),
             "said": self.sentence(numbers),
+            "longest": self.longest(),
             "table": [[what, value, fill(value, numbers)] for what, value in self.table.items()],
             "handles": [asdict(handle) for handle in self.handles],
             "grid": self.grid and asdict(self.grid),
@@ -224,6 +239,12 @@ class Figure:
         """What the figure says, with its numbers."""
         says = self.says if isinstance(self.says, str) else self.says[str(numbers["case"])]
         return fill(says, numbers)
+
+    def longest(self) -> int:
+        """Letters of the longest sentence, as far as the examples show it: its room is kept."""
+        says = [self.says] if isinstance(self.says, str) else self.says.values()
+        shown = [self.numbers(**settings) for settings in ({}, *self.examples)]
+        return max(len(fill(each, numbers)) for each in says for numbers in shown)
 
     def __repr__(self) -> str:
         return f"Figure: {self.title}"
@@ -259,9 +280,19 @@ def element(svg: str, recipe: Mapping[str, Any]) -> str:
     needs["table"] = [value for _, value, _ in recipe["table"]]
     packed = json.dumps(needs, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     name = escape(recipe["name"])
+    # Letters a line: about 84 on a wide page, 42 on a phone.
+    wide, narrow = (
+        -(-(recipe.get("longest", len(recipe["said"])) + 4) // letters) for letters in (84, 42)
+    )
+    if recipe["grid"]:
+        svg = (
+            f'<div class="walk" role="group" aria-label="{escape(recipe["grid"]["label"])}">'
+            f'{svg}</div><p class="spoken" role="status"></p>'
+        )
     return (
         f'<div class="interactive" data-figure="{name}">{svg}'
-        f'<p class="said" role="status">{escape(recipe["said"])}</p>'
+        f'<p class="said" role="status" style="--lines:{wide};--narrow:{narrow}">'
+        f"{escape(recipe['said'])}</p>"
         f'<form class="controls" aria-label="{escape(recipe["title"])}: controls">'
         f"{recipe['controls']}</form>"
         f"<details class='numbers'><summary>The numbers of this figure</summary>"
@@ -271,8 +302,9 @@ def element(svg: str, recipe: Mapping[str, Any]) -> str:
 
 
 def script() -> str:
-    """The one script of all figures, without its comments and indents."""
+    """The one script of all figures, without its comments, indents, and most line breaks."""
     files = sorted(HERE.glob("*.js"))
     own = [path for path in files if path.name not in ("d3.min.js", "figures.js")]
     written = "".join(path.read_text("utf-8") for path in [HERE / "figures.js", *own])
-    return re.sub(r"(?m)^\s*(//.*\n)?", "", written)
+    dense = re.sub(r"(?m)^\s*(//.*\n)?|  //.*$", "", written)
+    return re.sub(r"(?<=[;,{(])\n", "", dense)

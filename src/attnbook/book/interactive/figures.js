@@ -82,6 +82,9 @@
       const now = fill(typeof needs.says === "string" ? needs.says : needs.says[numbers.case], numbers);
       if (said.textContent !== now) said.textContent = now;
       cells.forEach((cell, i) => { cell.textContent = fill(needs.table[i], numbers); });
+      // What would do nothing cannot be set.
+      for (const name in numbers.idle)
+        for (const input of form.querySelectorAll(`[name=${name}]`)) input.disabled = numbers.idle[name];
     };
     let asked = 0;
     const redraw = () => { asked ||= requestAnimationFrame(() => { asked = 0; draw(); }); };
@@ -115,11 +118,13 @@
       redraw();
     });
     form.addEventListener("click", ({ target }) => {
+      const sets = JSON.parse(target.dataset.sets ?? "{}");
+      for (const name in sets) set(name, sets[name]);
+      redraw();
       const button = target.closest("button[aria-pressed]");
       if (!button) return;
       settings[button.name] = !settings[button.name];
       button.setAttribute("aria-pressed", settings[button.name]);
-      redraw();
     });
     form.addEventListener("submit", (event) => event.preventDefault());
 
@@ -171,17 +176,8 @@
     // Cells: point at one, walk with the arrow keys, switch.
     const grid = needs.grid;
     if (grid) {
-      const live = document.createElement("p");
-      live.className = "spoken";
-      live.setAttribute("role", "status");
-      const area = document.createElement("div");
-      area.className = "walk";
+      const area = box.querySelector(".walk"), live = box.querySelector(".spoken");
       area.tabIndex = 0;
-      area.setAttribute("role", "group");
-      area.setAttribute("aria-label", grid.label);
-      svg.replaceWith(area);
-      area.append(svg);
-      area.after(live);
       const go = (row, column) => {
         settings[grid.row] = row;
         settings[grid.column] = column;
@@ -221,6 +217,12 @@
 
     draw();
     box.dataset.live = "";
+    if (play?.matches("[data-once]") && !matchMedia("(prefers-reduced-motion: reduce)").matches)
+      new IntersectionObserver(([{ isIntersecting }], seen) => {
+        if (!isIntersecting) return;
+        seen.disconnect();
+        if (!begun) play.click();
+      }, { threshold: 0.9 }).observe(svg);
   };
 
   // D3 is fetched when the first figure comes near.

@@ -6,5 +6,5 @@ attnbookFigures.compute.identity = ({ qx, qy, kind }, { fixed, matrices }, { dot
   const S = query.map((q) => key.map((k) => dot(q, k) / Math.SQRT2));
   const A = S.map((row) => softmax(row));
   const rank = A[0].map((w, j) => A[0].filter((v, i) => v > w || (v === w && i < j)).length);
-  return { x, query, key, S, A, rank, case: kind };
+  return { x, query, key, S, A, rank, apart: kind === "two", case: kind };
 };

@@ -16,6 +16,7 @@ from attnbook.book.interactive.drawing import (
     mark,
     move,
     number,
+    shown,
     text,
     words,
 )
@@ -46,6 +47,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
             sum(v > w or (v == w and i < j) for i, v in enumerate(weights[0]))
             for j, w in enumerate(weights[0])
         ],
+        "apart": settings["kind"] == "two",  # else both logits of a pair are equal
         "case": settings["kind"],
     }
 
@@ -65,12 +67,22 @@ def plane() -> list[Drawing]:
     for i, token in enumerate(TOKENS):
         at = {"x": number(f"key.{i}.0", SCALE, X), "y": number(f"key.{i}.1", -SCALE, Y)}
         drawn += [
-            mark("circle", cx=at["x"], cy=at["y"], r=10, fill=KEY, fill_opacity=0.3, stroke=KEY),
-            mark("text", token, **at, dy="0.33em", text_anchor="middle", fill=INK),
+            mark(
+                "circle",
+                cx=at["x"],
+                cy=at["y"],
+                r=11,
+                fill=KEY,
+                fill_opacity=0.15,
+                stroke=KEY,
+                stroke_width=2,
+            ),
+            mark("text", token, **at, dx=14, dy=-8, fill=KEY, font_weight="bold"),
         ]
+    # What is dragged is the arrow's tip, a disc; round it, room for a finger.
     tip = {"cx": number("qx", SCALE, X), "cy": number("qy", -SCALE, Y)}
-    drawn.append(mark("circle", **tip, r=14, fill=QUERY, fill_opacity=0.12, stroke=QUERY,
-                      stroke_width=2, data_handle="a"))  # fmt: skip
+    drawn.append(group(mark("circle", **tip, r=20, fill=QUERY, fill_opacity=0),
+                       mark("circle", **tip, r=6, fill=QUERY), data_handle="a"))  # fmt: skip
     return drawn
 
 
@@ -83,7 +95,8 @@ def ranking() -> list[Drawing]:
             mark("rect", x=18, y=-9, height=18, width=number(f"A.0.{j}", 130), fill=WEIGHT,
                  fill_opacity=0.4),
             mark("text", text(f"{{A.0.{j}:.0%}}"), x=number(f"A.0.{j}", 130, 24), y=4.5, fill=INK),
-            words(18, 25, text(f"logit {{S.0.{j}:.2f}}, back {{S.{j}.0:.2f}}"), font_size=11.5),
+            words(18, 25, text(f"logit {{S.0.{j}:.2f}}"), font_size=12),
+            words(96, 25, text(f"back {{S.{j}.0:.2f}}"), font_size=12, visibility=shown("apart")),
             transform=move("qx", f"rank.{j}", 0, 246, 52, 51),
         )
         for j, token in enumerate(TOKENS)
@@ -94,14 +107,14 @@ identity = Figure(
     name="identity",
     title="Whom the query of a finds",
     description=(
-        "Left a plane with four keys as discs, a to d, and four queries as arrows. W_Q and W_K are "
+        "Left a plane with four keys as rings, a to d, and four queries as arrows. W_Q and W_K are "
         "the identity, so each arrow ends at its own key. Right the keys as bars, the best on top: "
         "a gives itself nearly nine tenths of its weight, b a tenth, and c and d almost nothing."
     ),
     size=(440, 252),
     compute=compute,
     marks=[
-        words(8, 20, "Queries →, keys ○ (drag the query of a)", font_weight="bold"),
+        words(8, 20, "Queries →, keys ○ (drag the tip of a)", font_weight="bold"),
         *plane(),
         words(432, 20, "Weights of a", "end", font_weight="bold"),
         *ranking(),

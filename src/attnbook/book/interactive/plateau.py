@@ -7,11 +7,13 @@ from attnbook.book.colours import BLUE, KEY, MUTED, ROSE
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
+    group,
     line,
     mark,
     number,
     pick,
     points,
+    shown,
     text,
     words,
 )
@@ -31,6 +33,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     begin = min(at, SIZES.index(1.0))  # the chapter passes its study's numbers
     done = [steps < LIMIT for steps in data["steps"][at]]
     return {
+        "asked": size >= 1,
         "place": math.log10(size),
         "places": [math.log10(each) for each in SIZES[begin:]],
         "curve": data["medians"][begin:],
@@ -56,6 +59,9 @@ def marks() -> list[Drawing]:
         line(ONE, top, ONE, FLOOR, stroke_dasharray="5 4"),
         *(words(ONE + PER_DECADE * math.log10(size), FLOOR + 18, name, "middle")
           for size, name in ((0.01, "1/100"), (0.1, "1/10"), (1, "Glorot’s size"), (4, "4 times"))),
+        group(words(180, 110, "And smaller? Where does the line go?", "middle", fill=MUTED),
+              words(180, 130, "Guess, then move the slider to the left.", "middle", fill=MUTED),
+              visibility=shown("asked")),
         mark("line", x1=here, x2=here, y1=top, y2=FLOOR, stroke=MUTED, stroke_width=2),
         mark("polyline", points=points("curve", -PER_STEP, FLOOR, xs="places",
              x_scale=PER_DECADE, x_offset=ONE), fill="none", stroke=BLUE, stroke_width=2.5),
@@ -85,11 +91,11 @@ plateau = Figure(
     marks=marks(),
     says={
         "small": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. Of 8 "
-        "models {n_done} learn within 300 steps, the median in {median:.0f}. Small is safe.",
+        "models {n_done} learn within 300 steps, the median in {median:.0f}. About as fast here.",
         "glorot": "At Glorot’s size a query begins with {keys:.1f} of 8 keys. Of 8 models {n_done} "
         "learn within 300 steps, the median in {median:.0f}.",
         "large": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. Of 8 "
-        "models {n_done} learn within 300 steps, the median in {median:.0f}. Large is slow.",
+        "models {n_done} learn within 300 steps, the median in {median:.0f}. Large is slower here.",
     },
     table={
         "keys that a query attends to at first, of 8": "{keys:.2f}",

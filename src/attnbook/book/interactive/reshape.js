@@ -1,5 +1,5 @@
 attnbookFigures.compute.reshape = ({ split, merge, row, column }, data, { range }) => {
-  const split_wrong = +(split === "wrong"), merge_wrong = +(merge === "wrong"), all = range(16);
+  const split_wrong = +split, merge_wrong = +merge, all = range(16);
   // The number at each place of the heads, and the place that each place of the outputs is taken from.
   const heads = all.map((i) => (split_wrong ? i : 4 * (i % 8 >> 1) + 2 * (i >> 3) + i % 2));
   const from = all.map((i) => (merge_wrong ? i : 8 * (i % 4 >> 1) + 2 * (i >> 2) + i % 2));

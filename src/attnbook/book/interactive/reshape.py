@@ -20,7 +20,7 @@ from attnbook.book.interactive.drawing import (
     text,
     words,
 )
-from attnbook.book.interactive.figure import Choice, Figure, Grid
+from attnbook.book.interactive.figure import Figure, Grid, Switch
 
 SPLITS = {"right": "view, then transpose", "wrong": "view alone"}
 MERGES = {"right": "transpose back, flatten", "wrong": "flatten alone"}
@@ -61,7 +61,8 @@ def kinds(split: str, merge: str) -> Tensor:
 
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """Where each of the 16 numbers goes, which reach an output, what each output depends on."""
-    split, merge, row, column = (settings[key] for key in ("split", "merge", "row", "column"))
+    split, merge = (("right", "wrong")[settings[key]] for key in ("split", "merge"))
+    row, column = settings["row"], settings["column"]
     names = torch.arange(16).view(4, 4)
     heads = split_heads(names, split)
     merged = merge_heads(heads, merge)
@@ -173,10 +174,10 @@ reshape = Figure(
     title="Split into heads, and back",
     description=(
         "Above, four tokens of four numbers become two heads with four rows of two numbers, then "
-        "four outputs. By view alone, head 0 holds tokens 0 and 1, each cut into two rows, and "
-        "head 1 tokens 2 and 3. Transposed back, output 0 holds half of token 0 and half of token "
-        "2. Below, maps of the tokens that each output depends on. Both steps right: a full lower "
-        "triangle. One of them wrong: three pairs with a later token. Both wrong: none such, but "
+        "four outputs: head 0 holds columns 0 and 1 of every token, head 1 columns 2 and 3, and "
+        "each output is its token again. Below, maps of the tokens that each output depends on. "
+        "Both steps right: a full lower triangle. One of them wrong: three pairs with a later "
+        "token. Both wrong: none such, but "
         "outputs 2 and 3 have lost tokens 0 and 1."
     ),
     size=(440, 382),
@@ -205,8 +206,8 @@ reshape = Figure(
         "the framed pair": "output {row} and token {column}: it {verdict}",
     },
     controls=(
-        Choice("split", "Split", "wrong", SPLITS),
-        Choice("merge", "Merge", "right", MERGES),
+        Switch("split", "Break the split"),
+        Switch("merge", "Break the merge"),
     ),
     grid=Grid(
         "Map of outputs and tokens; move with the arrow keys",
@@ -219,10 +220,12 @@ reshape = Figure(
     settings={"row": 0, "column": 2},
     data={"verdicts": VERDICTS},
     examples=(
-        {"split": "right"},
-        {"split": "right", "merge": "wrong", "row": 2, "column": 3},
-        {"merge": "wrong", "row": 3, "column": 0},
-        {"row": 3, "column": 1},
-        {"split": "right", "merge": "wrong", "row": 1, "column": 2},
+        {"split": True},
+        {"merge": True, "row": 2, "column": 3},
+        {"split": True, "merge": True, "row": 3, "column": 0},
+        {"split": True, "row": 3, "column": 1},
+        {"merge": True, "row": 1, "column": 2},
+        {"split": True, "merge": True},
+        {"merge": True},
     ),
 )

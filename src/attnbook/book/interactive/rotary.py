@@ -22,9 +22,9 @@ WIDTH = 16  # a head's entries; of its eight pairs the two fastest are looked at
 TRAINED, LONGEST = 16, 64
 FRIEND = 0.75
 KINDS = {  # base, and how far back the token stands that is asked for
-    "one": (10000, 1, "one back, base 10,000"),
+    "one": (10000, 1, "one back"),
     "small": (1000, 1, "one back, base 1000"),
-    "three": (10000, 3, "three back, base 10,000"),
+    "three": (10000, 3, "three back"),
 }
 RADIUS, CENTRES, MIDDLE = 46, (58, 170), 76
 X, STEP, BOTTOM = 32, 5, 264  # of position 0; from one to the next; of no right answer
@@ -144,7 +144,7 @@ rotary = Figure(
     },
     controls=(
         Slider("position", "Key at position", 3, low=0, high=40, step=1),
-        Slider("distance", "Query so many later", 20, low=1, high=63, step=1),
+        Slider("distance", "Query so many later", 20, low=1, high=63, step=1, plays=0.2),
         Choice("kind", "Asked for the token", "one", {k: v[2] for k, v in KINDS.items()}),
     ),
     handles=(Handle("distance", "distance", "", STEP, X, 0),),

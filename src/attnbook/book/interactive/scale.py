@@ -107,7 +107,7 @@ scale = Figure(
         *half("divided", "Divided by √dₖ"),
     ],
     says="Width {d_k}: √dₖ is {root:.0f}, and these 64 dot products have a typical size of "
-    "{plain_size:.0f}, so one key gets {plain_largest:.0%} of the weight. Divided, the best gets "
+    "{plain_size:.0f}; the best key gets {plain_largest:.0%} of the weight. Divided, it gets "
     "{divided_largest:.0%}.",
     table={
         "root of the width": "{root:.2f}",
@@ -116,7 +116,7 @@ scale = Figure(
         "largest share": "{plain_largest:.4f}",
         "largest share, divided": "{divided_largest:.4f}",
     },
-    controls=(Slider("d_k", "Width dₖ", 512, values=WIDTHS),),
+    controls=(Slider("d_k", "Width dₖ", 512, values=WIDTHS, plays=0.5, once=True),),
     data={"products": products(8)},
     examples=({"d_k": 4}, {"d_k": 64}, {"d_k": 1024}),
 )

@@ -3,19 +3,22 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from attnbook.book.colours import COLOURS, STREAM
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
     mark,
     move,
-    points,
+    path,
     text,
     words,
 )
 from attnbook.book.interactive.figure import Choice, Figure, Slider
 
 DEPTHS = (2, 4, 6, 12, 24, 48)
+PLACES = 48
 LEFT, LONG = 12, 416  # where the stream enters, and how long it is drawn
 MIDDLE, PIXELS = 92, 9.5  # its height, and pixels for a spread of 1
 
@@ -26,7 +29,9 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     found = data["measured"][settings["norm"]][settings["factor"]][str(n)]
     spread = [1.0, *(math.sqrt(v) for v in found["variance"])]
     cosines = [0.0, *found["cosine"]]
-    places = [i / n for i in range(n + 1)]
+    # At 48 places for every depth, so that one outline glides into another: N divides 48.
+    spread = np.interp(np.arange(PLACES + 1) * n / PLACES, range(n + 1), spread).tolist()
+    places = [i / PLACES for i in range(PLACES + 1)]
     angles = [math.degrees(math.acos(min(c, 1.0))) / 2 for c in cosines]
     return {
         "edge": spread + [-s for s in spread[::-1]],
@@ -43,11 +48,11 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
 
 def marks() -> list[Drawing]:
     """The band with a line between blocks; below it two tokens at three places."""
-    band = points("edge", -PIXELS, MIDDLE, xs="across", x_scale=LONG, x_offset=LEFT)
+    band = path("edge", -PIXELS, MIDDLE, xs="across", x_scale=LONG, x_offset=LEFT)
     drawn = [
         words(LEFT, 16, "The residual stream", font_weight="bold"),
         words(LEFT + LONG, 16, text("variance {variance:.1f} after {n} blocks"), "end"),
-        mark("polygon", points=band, fill=STREAM),
+        mark("path", d=band, fill=STREAM),
         mark("line", x1=LEFT, y1=MIDDLE, x2=LEFT + LONG, y2=MIDDLE, stroke=COLOURS["page"][0],
              stroke_width=140, stroke_opacity=0.45, stroke_dasharray=text("1 {gap:.2f}")),
         words(LEFT, 186, "Two of its tokens", font_weight="bold"),
@@ -75,8 +80,8 @@ stream = Figure(
     size=(440, 262),
     compute=compute,
     marks=marks(),
-    says="After {n} blocks the variance is {variance:.1f}, so vectors are {longer:.1f} times as "
-    "long as at the entry. Two tokens have a mean cosine of {cosine:.2f}.",
+    says="After {n} untrained blocks the variance is {variance:.1f}, so vectors are {longer:.1f} "
+    "times as long as at the entry. Two tokens have a mean cosine of {cosine:.2f}.",
     table={
         "variance": "{variance:.3f}",
         "spread (its root)": "{longer:.3f}",
@@ -84,7 +89,7 @@ stream = Figure(
         "mean cosine at the end": "{cosines.2:.3f}",
     },
     controls=(
-        Slider("n", "Blocks N", 48, values=DEPTHS),
+        Slider("n", "Blocks N", 48, values=DEPTHS, plays=0.8),
         Choice("factor", "Divided", "none", {
             "none": "nothing", "output": "Wₒ by √N", "both": "Wₒ and W₂ by √(2N)"}),
         Choice("norm", "Block", "pre", {"pre": "pre-norm", "post": "post-norm"}),

@@ -24,9 +24,3 @@ attnbookFigures.compute.value_pulls = (settings, data, { dot, softmax }) => {
     moves: pushes.map((push) => 1 + Math.sign(push)),
   };
 };
-addEventListener("click", ({ target }) => {
-  const input = target.matches?.(".interactive .step") && target.form.elements.steps;
-  if (!input) return;
-  input.value = input.value === input.max ? 0 : +input.value + 1;
-  input.dispatchEvent(new Event("input", { bubbles: true }));
-});

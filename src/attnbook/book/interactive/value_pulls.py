@@ -43,15 +43,6 @@ class Dragged(Slider):
         return super().html(figure).replace("<label>", '<label class="dragged">')
 
 
-@dataclass(frozen=True)
-class Stepped(Slider):
-    """A slider with a button that goes on by one step, and from the last to the first."""
-
-    def html(self, figure: str) -> str:
-        """The button, and the slider."""
-        return f'<button type="button" class="step">▶ step</button>{super().html(figure)}'
-
-
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """Weights, average and pushes, after some steps that move each logit as it is pushed."""
     values = np.array([[settings[f"x{j}"], settings[f"y{j}"]] for j in SINGLE], dtype=float)
@@ -175,7 +166,7 @@ value_pulls = Figure(
         for j in range(3)
     },
     controls=(
-        Stepped("steps", "Steps", 0, high=STEPS, step=1),
+        Slider("steps", "Steps", 0, high=STEPS, step=1, plays=0.3),
         Slider("angle", "Wanted direction", 90, low=-180, high=180, step=5, shown="{angle}°"),
         *(
             slider

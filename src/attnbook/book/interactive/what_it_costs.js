@@ -28,6 +28,7 @@ attnbookFigures.compute.what_it_costs = ({ d_model: d, layers, tokens, batch, sh
     cache_share: cache / read, weights_share: weights / read,
     ms: 1000 * least, slower: read / bytes >= step / peak ? "reading" : "computing",
     ...readable("operations", total), ...readable("states", states), ...readable("kept", kept),
+    ...readable("trained", states + kept), ...readable("read", read),
     ...readable("weights", weights), ...readable("cache", cache), ...readable("rate", batch / least),
   };
 };

@@ -1,5 +1,8 @@
 """What a model of the reader's own sizes costs (chapter 13)."""
 
+import json
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from attnbook.book.colours import BLUE, FRAME, KEY, MUTED, OLIVE, ROSE
@@ -32,8 +35,25 @@ BATCHES = (1, 8, 64, 512)
 SHARED = {"1": 1, "4": 4, "all": None}  # query heads that share a key head
 MACHINES = {"H100": (989e12, 3.35e12), "laptop": (2e11, 5e10)}
 """Operations and bytes a second."""
+SIZES = {  # width, layers and the longest text of two models, for buttons
+    "GPT-2": {"d_model": 768, "layers": 12, "tokens": 1024},
+    "Llama 7B": {"d_model": 4096, "layers": 32, "tokens": 2048},
+}
 LEFT, WIDE, TOP, HIGH = 54, 358, 32, 118  # of the curve
 BAR = 424
+
+
+@dataclass(frozen=True)
+class Preset(Slider):
+    """A slider; before it, a button for each model that sets several."""
+
+    def html(self, figure: str) -> str:
+        """The buttons, and the slider."""
+        buttons = "".join(
+            f'<button type="button" data-sets="{escape(json.dumps(sets))}">{escape(name)}</button>'
+            for name, sets in SIZES.items()
+        )
+        return f'<span class="choice">Sizes of {buttons} or yours:</span>{super().html(figure)}'
 
 
 def config_of(settings: Numbers) -> ModelConfig:
@@ -97,6 +117,8 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         ("operations", forward.total),
         ("states", states),
         ("kept", kept),
+        ("trained", states + kept),
+        ("read", read.total),
         ("weights", read["weights"]),
         ("cache", held),
         ("rate", batch / least),
@@ -121,7 +143,7 @@ def bar(y: float, title: str, pieces: list[tuple[str, str, str]], said: str) -> 
             )
             for begin, share, colour in pieces
         ),
-        words(8, y + 35, text(said), font_size=11.5),
+        words(8, y + 35, text(said), font_size=12),
     ]
 
 
@@ -138,7 +160,7 @@ def marks() -> list[Drawing]:
         line(LEFT, floor - HIGH / 2, LEFT + WIDE, floor - HIGH / 2, stroke_dasharray="2 4"),
         line(LEFT, floor, LEFT + WIDE, floor),
         *(
-            words(LEFT + step * i, floor + 16, f"{TOKENS[i]:,}", "middle", font_size=11)
+            words(LEFT + step * i, floor + 16, f"{TOKENS[i]:,}", "middle", font_size=12)
             for i in range(0, 11, 2)
         ),
         mark("line", x1=here, x2=here, y1=TOP, y2=floor, stroke=MUTED, stroke_width=2),
@@ -154,7 +176,7 @@ def marks() -> list[Drawing]:
         words(430, floor - 9, text("as all the rest of a block at {half:,}"), "end"),
         *bar(
             196,
-            "Forward pass of one text: {operations:.1f} {operations_letter} operations",
+            "Whole forward pass: {operations:.1f} {operations_letter} operations, of which",
             [
                 ("begins.0", "pieces.0", BLUE),
                 ("begins.1", "pieces.1", ROSE),
@@ -166,14 +188,14 @@ def marks() -> list[Drawing]:
         ),
         *bar(
             254,
-            "Memory of training",
+            "Memory of training: {trained:.1f} {trained_letter}B, of which",
             [("", "states_share", BLUE), ("states_share", "kept_share", ROSE)],
             "weights, gradients, Adam {states:.1f} {states_letter}B · kept for the backward pass "
             "{kept:.1f} {kept_letter}B",
         ),
         *bar(
             312,
-            "Read for one new token: at least {ms:.3f} ms",
+            "Read for one new token: {read:.1f} {read_letter}B, of which",
             [("", "weights_share", BLUE), ("weights_share", "cache_share", KEY)],
             "weights {weights:.1f} {weights_letter}B · cache {cache:.1f} {cache_letter}B",
         ),
@@ -187,19 +209,21 @@ what_it_costs = Figure(
         "A curve of attention's share of a block's operations over the number of tokens, for a "
         "model 768 wide with 12 layers. It rises from 1 % at 128 tokens and reaches half at 4,608. "
         "At 1,024 tokens it is 18 %. Below, three bars: of the operations of a forward pass, 40 % "
-        "are the feed-forward networks' and 13 % attention's; in training, weights and Adam's "
-        "states are four fifths of the memory; and for one new token 87 % of what is read are "
-        "weights."
+        "are the feed-forward networks' and 13 % attention's; in training, weights, gradients "
+        "and Adam's states are four fifths of the memory; and for one new token 87 % of "
+        "what is read are weights."
     ),
     size=(440, 356),
     compute=compute,
     marks=marks(),
-    says="With {tokens:,} tokens attention is {share:.0%} of a block’s operations. One more token "
-    "of each text takes at least {ms:.3f} ms, for {slower}: at most {rate:.1f}{rate_letter} tokens "
+    says="With {tokens:,} tokens attention is {share:.0%} of a block’s operations, {pieces.1:.0%} "
+    "of the whole pass. If the memory holds it all, one more token of each text takes at least "
+    "{ms:.3f} ms, for {slower}: at most {rate:.1f}{rate_letter} tokens "
     "a second in all.",
     table={
         "operations of a forward pass": "{operations:.2f} {operations_letter}",
         "attention's share of them": "{pieces.1:.3f}",
+        "read for a token, in bytes": "{read:.2f} {read_letter}B",
         "weights, in bytes": "{weights:.2f} {weights_letter}B",
         "cache, in bytes": "{cache:.2f} {cache_letter}B",
         "training: states, in bytes": "{states:.2f} {states_letter}B",
@@ -207,7 +231,7 @@ what_it_costs = Figure(
         "least time of a token, in ms": "{ms:.3f}",
     },
     controls=(
-        Slider("d_model", "Width d", 768, values=WIDTHS, shown="{d_model:,}"),
+        Preset("d_model", "Width d", 768, values=WIDTHS, shown="{d_model:,}"),
         Slider("layers", "Layers", 12, values=LAYERS),
         Slider("tokens", "Tokens T", 1024, values=TOKENS, shown="{tokens:,}"),
         Slider("batch", "Texts at once", 1, values=BATCHES),

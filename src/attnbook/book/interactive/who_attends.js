@@ -21,7 +21,7 @@ attnbookFigures.compute.who_attends = (settings, { powers, names }, { range, sum
     crossed: cells((k, i) => off[k] && !nan[i]),
     mine: alone.map((_, i) => i === row),
     sums: tables.map((each, i) => (nan[i] ? "NaN" : sum(each).toFixed(0))),
-    case: alone[row] ? empty : "some",
+    idle: { empty: !alone.includes(true) }, case: alone[row] ? empty : "some",
     who: names[row], whom: names[column],
     here: nan[row] ? "NaN" : weights[at],
     why: off[at] ? ", cut. Click or Enter puts it back"

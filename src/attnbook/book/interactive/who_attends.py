@@ -68,6 +68,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "mine": mine.tolist(),
         "nan": not_a_number.tolist(),
         "sums": [f"{total:.0f}".replace("nan", "NaN") for total in sums.tolist()],
+        "idle": {"empty": not alone.any().item()},
         "case": settings["empty"] if alone[row] else "some",
         "who": names[row],
         "whom": names[column],
