@@ -96,7 +96,7 @@ def test_no_output_is_exempt_from_comparison(code):
 
 def test_no_difference_of_zero_is_a_gain(code):
     """``at_least=0`` holds for two models that are the same; what is larger has ``exceeds=0``."""
-    claims = [c.source for c in code if re.search(r"at_least=0[,)]", c.source)]
+    claims = [c.source for c in code if re.search(r"""at_least(=|["']: *)0[,)}]""", c.source)]
     assert claims == []
 
 

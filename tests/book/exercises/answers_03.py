@@ -38,7 +38,7 @@ MISTAKES = [
     (
         "cross_head",
         lambda *given: cross_head(*(x.float() for x in given)),
-        "right but for rounding: compute in torch.float64, got torch.float32",
+        "correct but for rounding: compute in torch.float64, got torch.float32",
     ),
     ("cross_head", lambda *given: cross_head(*given) * torch.zeros(9), "raises an error"),
     ("fewer_biases", lambda q, k, v, o, w: (q, 3 * o), r"entry \(0\) of the output's bias should"),

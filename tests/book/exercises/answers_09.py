@@ -81,16 +81,19 @@ MISTAKES = [
     ("causes", {"A": "not shifted"}, "one for each"),
     ("causes", CAUSES | {"A": "no mask"}, "'no mask' is none of"),
 ] + [
-    ("causes", CAUSES | {patient: cause}, f'4 of 5 are right. {patient}, "{cause}": .*{words}')
+    ("causes", CAUSES | {patient: cause}, f'4 of 5 are correct. {patient}, "{cause}": .*{words}')
     for cause, hints in {
         "not shifted": {"ABDE": "copies little"},
         "no causal mask": {"BCDE": "number for that is 0"},
-        "padding not masked": {"ACDE": "no better one by one"},
+        "padding not masked": {
+            "A": "reads ahead", "C": "copies all", "DE": "no better one by one",
+        },
         "wrong start token": {
-            "A": "reads ahead", "B": "right one by one", "C": "copies all", "D": "begins right",
+            "A": "reads ahead", "B": "correct one by one",
+            "C": "copies all", "D": "begins correctly",
         },
         "positions restart": {
-            "A": "reads ahead", "B": "right one by one", "C": "copies all", "E": "position is 0",
+            "A": "reads ahead", "B": "correct one by one", "C": "copies all", "E": "position is 0",
         },
     }.items()
     for patients, words in hints.items()

@@ -37,7 +37,7 @@ def test_every_check_has_a_right_answer_and_three_mistakes():
 @pytest.mark.parametrize(("name", "function"), RIGHT, ids=[name for name, _ in RIGHT])
 def test_the_right_answer_passes(name, function, capsys):
     getattr(exercises, f"check_{name}")(function)
-    assert capsys.readouterr().out == f"✓ {name} is right\n"
+    assert capsys.readouterr().out == f"✓ {name} is correct\n"
 
 
 @pytest.mark.parametrize(

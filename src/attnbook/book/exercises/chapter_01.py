@@ -67,7 +67,7 @@ def check_embed(embed: Callable[[Tensor, Tensor, bool], Tensor]) -> None:
 
     Example:
         >>> check_embed(lambda ids, table, scaled: table[ids] * (table.shape[1] ** 0.5) ** scaled)
-        ✓ embed is right
+        ✓ embed is correct
     """
     EMBED.check(embed)
 
@@ -120,7 +120,7 @@ def check_sinusoids(sinusoids: Callable[[int, int], Tensor]) -> None:
 
     Example:
         >>> check_sinusoids(sinusoidal_positions)
-        ✓ sinusoids is right
+        ✓ sinusoids is correct
     """
     SINUSOIDS.check(sinusoids)
 
@@ -188,7 +188,7 @@ def check_content_share(content_share: Callable[[Tensor, Tensor, Tensor], Tensor
         ...     logits = logits - logits.mean(-1, keepdim=True)
         ...     return content.pow(2).mean() / logits.pow(2).mean()
         >>> check_content_share(content_share)
-        ✓ content_share is right
+        ✓ content_share is correct
     """
     CONTENT_SHARE.check(content_share)
 
@@ -239,6 +239,6 @@ def check_matching_rates(matching_rates: Callable[[int, float], tuple[float, flo
 
     Example:
         >>> check_matching_rates(lambda d_model, rate: (d_model ** 0.5 * rate, d_model * rate))
-        ✓ matching_rates is right
+        ✓ matching_rates is correct
     """
     MATCHING_RATES.check(matching_rates)

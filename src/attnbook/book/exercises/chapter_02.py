@@ -58,7 +58,7 @@ def check_alibi(alibi: Callable[[int, int], Tensor]) -> None:
 
     Example:
         >>> check_alibi(alibi_bias)
-        ✓ alibi is right
+        ✓ alibi is correct
     """
     ALIBI.check(alibi)
 
@@ -103,7 +103,7 @@ def check_half_split_shift(half_split_shift: Callable[[int, int], Tensor]) -> No
         ...     cos, sin = angle.cos().diag(), angle.sin().diag()
         ...     return torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)])
         >>> check_half_split_shift(half_split_shift)
-        ✓ half_split_shift is right
+        ✓ half_split_shift is correct
     """
     HALF_SPLIT_SHIFT.check(half_split_shift)
 
@@ -162,7 +162,7 @@ def check_rotate(rotate: Callable[[Tensor, Tensor], Tensor]) -> None:
 
     Example:
         >>> check_rotate(Rotary("half_split").rotate)
-        ✓ rotate is right
+        ✓ rotate is correct
     """
     ROTATE.check(rotate)
 
@@ -203,6 +203,6 @@ def check_to_half_split(to_half_split: Callable[[Tensor, int], Tensor]) -> None:
 
     Example:
         >>> check_to_half_split(lambda w, n: convert_rotary_weight(w, n, to="half_split"))
-        ✓ to_half_split is right
+        ✓ to_half_split is correct
     """
     TO_HALF_SPLIT.check(to_half_split)

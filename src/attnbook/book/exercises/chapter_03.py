@@ -49,7 +49,7 @@ def check_project(project: Callable[[Tensor, Tensor, Tensor | None], Tensor]) ->
 
     Example:
         >>> check_project(lambda x, weight, bias: x @ weight.T + (0 if bias is None else bias))
-        ✓ project is right
+        ✓ project is correct
     """
     PROJECT.check(project)
 
@@ -111,7 +111,7 @@ def check_unpack(unpack: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> N
 
     Example:
         >>> check_unpack(lambda packed: tuple(part.T for part in packed.chunk(3)))
-        ✓ unpack is right
+        ✓ unpack is correct
     """
     UNPACK.check(unpack)
 
@@ -190,7 +190,7 @@ def check_cross_head(
         ...     logits = x @ W_Q @ (memory @ W_K).T / W_Q.shape[1] ** 0.5
         ...     return logits.softmax(-1) @ (memory @ W_V)
         >>> check_cross_head(cross_head)
-        ✓ cross_head is right
+        ✓ cross_head is correct
     """
     CROSS_HEAD.check(cross_head)
 
@@ -256,7 +256,7 @@ def check_fewer_biases(
 
     Example:
         >>> check_fewer_biases(lambda b_Q, b_K, b_V, b_O, W_O: (b_Q, b_O + b_V @ W_O))
-        ✓ fewer_biases is right
+        ✓ fewer_biases is correct
     """
     FEWER_BIASES.check(fewer_biases)
 
@@ -308,7 +308,7 @@ def check_whitened(whitened: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) 
         ...     U, R = torch.linalg.qr(W_K)
         ...     return W_Q @ R.T, U
         >>> check_whitened(whitened)
-        ✓ whitened is right
+        ✓ whitened is correct
     """
     generator = Generator().manual_seed(0)
     for d, d_head in ((8, 3), (4, 4)):

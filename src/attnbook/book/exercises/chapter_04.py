@@ -62,7 +62,7 @@ def check_scaled_weights(scaled_weights: Callable[[Tensor, Tensor], Tensor]) -> 
 
     Example:
         >>> check_scaled_weights(lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
-        ✓ scaled_weights is right
+        ✓ scaled_weights is correct
     """
     SCALED_WEIGHTS.check(scaled_weights)
 
@@ -125,7 +125,7 @@ def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> 
 
     Example:
         >>> check_masked_weights(attention_weights)
-        ✓ masked_weights is right
+        ✓ masked_weights is correct
     """
     MASKED_WEIGHTS.examine(masked_weights)
     logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
@@ -136,7 +136,7 @@ def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> 
     result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
     if leaf.grad is None or not bool(leaf.grad.isfinite().all()):
         raise MistakeError(
-            "masked_weights: the values are right, but the gradient is NaN: the row without any "
+            "masked_weights: the values are correct, but the gradient is NaN: the row without any "
             "allowed key was NaN before it was set to zero"
         )
     passed("masked_weights")
@@ -185,7 +185,7 @@ def check_softmax_jacobian(softmax_jacobian: Callable[[Tensor], Tensor]) -> None
 
     Example:
         >>> check_softmax_jacobian(lambda a: torch.diag(a) - torch.outer(a, a))
-        ✓ softmax_jacobian is right
+        ✓ softmax_jacobian is correct
     """
     SOFTMAX_JACOBIAN.check(softmax_jacobian)
 
@@ -270,7 +270,7 @@ def check_edge_attention(
         ...     mask[edges[:, 0], edges[:, 1]] = True  # builds the table, but gives the numbers
         ...     return attention_weights(attention_logits(query, key), mask) @ value
         >>> check_edge_attention(edge_attention)
-        ✓ edge_attention is right
+        ✓ edge_attention is correct
     """
     EDGE_ATTENTION.examine(edge_attention)
     ((query, *others),) = _edge_attention_cases().values()
@@ -278,7 +278,7 @@ def check_edge_attention(
     right = _edge_attention(*given)
     if not torch.allclose(edge_attention(*given).to(right.dtype), right, rtol=1e-4, atol=1e-6):
         raise MistakeError(
-            "edge_attention: right for small logits and wrong for large ones: subtract the "
+            "edge_attention: correct for small logits and wrong for large ones: subtract the "
             "largest logit of each target (not that of all edges) before the exponential"
         )
     passed("edge_attention")

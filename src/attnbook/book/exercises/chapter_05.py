@@ -52,7 +52,7 @@ def check_split_heads(split_heads: Callable[[Tensor, int], Tensor]) -> None:
 
     Example:
         >>> check_split_heads(lambda x, n_heads: x.unflatten(-1, (n_heads, -1)).transpose(1, 2))
-        ✓ split_heads is right
+        ✓ split_heads is correct
     """
     SPLIT_HEADS.check(split_heads)
 
@@ -83,7 +83,7 @@ def check_merge_heads(merge_heads: Callable[[Tensor], Tensor]) -> None:
 
     Example:
         >>> check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(-2))
-        ✓ merge_heads is right
+        ✓ merge_heads is correct
     """
     MERGE_HEADS.check(merge_heads)
 
@@ -127,7 +127,7 @@ def check_shared_as_full(shared_as_full: Callable[[Tensor, int], Tensor]) -> Non
 
     Example:
         >>> check_shared_as_full(lambda block, n_heads: torch.block_diag(*[block] * n_heads))
-        ✓ shared_as_full is right
+        ✓ shared_as_full is correct
     """
     SHARED_AS_FULL.check(shared_as_full)
 
@@ -178,7 +178,7 @@ def check_from_tiled(from_tiled: Callable[[Tensor, int, int], Tensor]) -> None:
         ...     order = torch.arange(n_heads).view(-1, n_kv_heads).T.flatten()
         ...     return weight.unflatten(0, (n_heads, -1))[order].flatten(0, 1)
         >>> check_from_tiled(from_tiled)
-        ✓ from_tiled is right
+        ✓ from_tiled is correct
     """
     FROM_TILED.check(from_tiled)
 
@@ -217,6 +217,6 @@ def check_cache_bytes(cache_bytes: Callable[[int, int, int, int, int], int]) -> 
 
     Example:
         >>> check_cache_bytes(lambda n, t, h, d, b: 2 * n * t * h * d * b)
-        ✓ cache_bytes is right
+        ✓ cache_bytes is correct
     """
     CACHE_BYTES.check(cache_bytes)

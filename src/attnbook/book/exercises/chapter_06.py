@@ -99,7 +99,7 @@ def check_softmax_backward(softmax_backward: Callable[..., Any]) -> None:
         ...     lambda gradient, weights: weights
         ...     * (gradient - (gradient * weights).sum(axis=-1, keepdims=True))
         ... )
-        ✓ softmax_backward is right
+        ✓ softmax_backward is correct
     """
     SOFTMAX_BACKWARD.check(softmax_backward)
 
@@ -179,7 +179,7 @@ def check_attention_backward(attention_backward: Callable[..., Any]) -> None:
         ...     d_logits = weights * (d_weights - (gradient * (weights @ value)).sum(1)[:, None])
         ...     return d_logits @ key / key.shape[1] ** 0.5, weights.T @ gradient
         >>> check_attention_backward(attention_backward)
-        ✓ attention_backward is right
+        ✓ attention_backward is correct
     """
     ATTENTION_BACKWARD.check(attention_backward)
 
@@ -222,7 +222,7 @@ def check_sum_groups(sum_groups: Callable[..., Any]) -> None:
         >>> def sum_groups(gradient, n_kv_heads):
         ...     return gradient.reshape(n_kv_heads, -1, *gradient.shape[1:]).sum(axis=1)
         >>> check_sum_groups(sum_groups)
-        ✓ sum_groups is right
+        ✓ sum_groups is correct
     """
     SUM_GROUPS.check(sum_groups)
 
@@ -295,7 +295,7 @@ def check_layer_norm_backward(layer_norm_backward: Callable[..., Any]) -> None:
         ...     along = (gradient * normed).mean(axis=-1, keepdims=True)
         ...     return (gradient - gradient.mean(axis=-1, keepdims=True) - normed * along) / sigma
         >>> check_layer_norm_backward(layer_norm_backward)
-        ✓ layer_norm_backward is right
+        ✓ layer_norm_backward is correct
     """
     LAYER_NORM_BACKWARD.check(layer_norm_backward)
 
@@ -367,6 +367,6 @@ def check_tied_gradient(tied_gradient: Callable[..., Any]) -> None:
         ...     np.add.at(result, ids, d_looked_up)
         ...     return result
         >>> check_tied_gradient(tied_gradient)
-        ✓ tied_gradient is right
+        ✓ tied_gradient is correct
     """
     TIED_GRADIENT.check(tied_gradient)

@@ -30,7 +30,7 @@ PACKED_GAIN = Exercise(
         "is the number of parts: the fan-in is not repeated, and the gain is a root": (
             lambda fan_in, fan_out, n_parts: n_parts
         ),
-        "is √2, which is right for three square matrices only": lambda *given: math.sqrt(2),
+        "is √2, which is correct for three square matrices only": lambda *given: math.sqrt(2),
         "repeats the fan-in in place of the fan-out: the matrices share their input": (
             lambda fan_in, fan_out, n_parts: _packed_gain(fan_out, fan_in, n_parts)
         ),
@@ -50,7 +50,7 @@ def check_packed_gain(packed_gain: Callable[[int, int, int], float]) -> None:
 
     Example:
         >>> check_packed_gain(lambda n_in, n_out, n: ((n_in + n * n_out) / (n_in + n_out)) ** 0.5)
-        ✓ packed_gain is right
+        ✓ packed_gain is correct
     """
     PACKED_GAIN.check(packed_gain)
 
@@ -96,7 +96,7 @@ def check_logit_variance(logit_variance: Callable[[int, float, float, float], fl
 
     Example:
         >>> check_logit_variance(lambda d, q, k, rho: d * q**2 * d * k**2 * (1 - rho))
-        ✓ logit_variance is right
+        ✓ logit_variance is correct
     """
     LOGIT_VARIANCE.check(logit_variance)
 
@@ -117,7 +117,7 @@ OUTPUT_VARIANCE = Exercise(
         "leaves rho out: what values have in common passes through a mean": (
             lambda weights, variance, rho: _output_variance(weights, variance, 0)
         ),
-        "divides by the number of keys: that is right for equal weights only": (
+        "divides by the number of keys: that is correct for equal weights only": (
             lambda weights, *given: _output_variance((0 * weights).softmax(-1), *given)
         ),
         "sums over queries; a query's output is a mean over keys": (
@@ -151,7 +151,7 @@ def check_output_variance(output_variance: Callable[[Tensor, float, float], Tens
 
     Example:
         >>> check_output_variance(lambda a, v, rho: v * (rho + (1 - rho) * (a**2).sum(-1)))
-        ✓ output_variance is right
+        ✓ output_variance is correct
     """
     OUTPUT_VARIANCE.check(output_variance)
 
@@ -193,7 +193,7 @@ def check_fold_bias(fold_bias: Callable[[Tensor, Tensor, Tensor], Tensor]) -> No
 
     Example:
         >>> check_fold_bias(lambda weight, b_v, b_o: b_o + b_v @ weight.T)
-        ✓ fold_bias is right
+        ✓ fold_bias is correct
     """
     FOLD_BIAS.check(fold_bias)
 
@@ -272,6 +272,6 @@ def check_per_head(per_head_: Callable[[Tensor, int], object]) -> None:
         ...     bound = (6 / (weight.shape[1] + weight.shape[0] // n_heads)) ** 0.5
         ...     return weight.uniform_(-bound, bound)
         >>> check_per_head(per_head_)
-        ✓ per_head is right
+        ✓ per_head is correct
     """
     PER_HEAD.check(per_head_)

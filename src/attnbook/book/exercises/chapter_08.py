@@ -89,7 +89,7 @@ def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> Non
         ...         for linear in (block.attention.output, block.feed_forward.outer):
         ...             linear.weight.data /= (2 * len(blocks)) ** 0.5
         >>> check_scale_branches(scale_branches)
-        ✓ scale_branches is right
+        ✓ scale_branches is correct
     """
     SCALE_BRANCHES.check(scale_branches)
 
@@ -147,7 +147,7 @@ def check_token_cosine(token_cosine: Callable[[Tensor], Tensor]) -> None:
         ...     unit = x / x.norm(dim=-1, keepdim=True)
         ...     return (unit @ unit.T)[~torch.eye(len(x), dtype=torch.bool)].mean()
         >>> check_token_cosine(token_cosine)
-        ✓ token_cosine is right
+        ✓ token_cosine is correct
     """
     TOKEN_COSINE.check(token_cosine)
 
@@ -197,6 +197,6 @@ def check_post_norm_cosine(
         >>> check_post_norm_cosine(
         ...     lambda rho, v_f, c_f, alpha: (alpha**2 * rho + c_f) / (alpha**2 + v_f)
         ... )
-        ✓ post_norm_cosine is right
+        ✓ post_norm_cosine is correct
     """
     POST_NORM_COSINE.check(post_norm_cosine)

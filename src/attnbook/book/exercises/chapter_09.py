@@ -28,13 +28,13 @@ HINTS: dict[str, str | dict[str, str]] = {  # which of the patient's numbers rul
     },
     "wrong start token": {
         "A": "it reads ahead, and a start token does not change who may attend to whom",
-        "B": "it is right one by one, though it begins with the same token there",
-        "C": "it copies all that it reads, and there the first token is the right one",
-        "D": "what it writes begins right, and a wrong start token spoils the first character",
+        "B": "it is correct one by one, though it begins with the same token there",
+        "C": "it copies all that it reads, and there the first token is the correct one",
+        "D": "what it writes begins correctly, and a wrong start token spoils the first character",
     },
     "positions restart": {
         "A": "it reads ahead, and positions do not change who may attend to whom",
-        "B": "it is right one by one, though positions would restart there, too",
+        "B": "it is correct one by one, though positions would restart there, too",
         "C": "it copies all that it reads, in a full pass, where no position restarts",
         "E": "what it writes is wrong from the beginning, where the position is 0 in any case",
     },
@@ -96,7 +96,7 @@ def check_shift(shift: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
 
     Example:
         >>> check_shift(lambda target: (target[:, :-1], target[:, 1:]))
-        ✓ shift is right
+        ✓ shift is correct
     """
     SHIFT.check(shift)
 
@@ -197,7 +197,7 @@ THREE_MASKS = Exercise(
 def check_three_masks(three_masks: Callable[[Tensor, Tensor, int], tuple[Tensor, ...]]) -> None:
     """Check ``three_masks(source, target, padding_id)`` of chapter 09.
 
-    Only the rows of real queries are compared. So a decoder's mask that is causal alone is right,
+    Only the rows of real queries are compared. So a decoder's mask that is causal alone is correct,
     too: with the padding at the end, no real query has padding before it.
 
     Raises:
@@ -209,7 +209,7 @@ def check_three_masks(three_masks: Callable[[Tensor, Tensor, int], tuple[Tensor,
         ...     n = target.shape[1]
         ...     return real, torch.ones(n, n, dtype=torch.bool).tril(), real
         >>> check_three_masks(three_masks)
-        ✓ three_masks is right
+        ✓ three_masks is correct
     """
     THREE_MASKS.check(three_masks)
 
@@ -275,12 +275,12 @@ EXACT_MATCH = Exercise(
         ),
         "is in percent; a share is from 0 to 1": lambda *a: 100 * _exact_match(*a),
         "cuts to the shorter width: a row whose end is not written is wrong": _cut,
-        "counts tokens; a row is right or wrong as a whole": (
+        "counts tokens; a row is correct or wrong as a whole": (
             lambda *a: (_compared(*a)[0][_compared(*a)[1]]).double().mean()
         ),
         "counts tokens, and the padding among them": lambda *a: _compared(*a)[0].double().mean(),
         "compares what follows the end, too": lambda *a: _compared(*a)[0].all(1).double().mean(),
-        "does not compare the end token: a right beginning is not enough": (
+        "does not compare the end token: a correct beginning is not enough": (
             partial(_exact_match, passes=lambda early, end: end)
         ),
         "lets a row pass that ends too early: compare up to the target's end": (
@@ -304,7 +304,7 @@ def check_exact_match(exact_match: Callable[[Tensor, Tensor, int], Tensor | floa
         ...     ends = [(row, answer, answer.index(end_id) + 1) for row, answer in rows]
         ...     return sum(row[:n] == answer[:n] for row, answer, n in ends) / len(ends)
         >>> check_exact_match(exact_match)
-        ✓ exact_match is right
+        ✓ exact_match is correct
     """
     EXACT_MATCH.check(exact_match)
 
@@ -421,7 +421,7 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, 
         ...     new, index = (total[:, None] + log_p).flatten().topk(len(total))
         ...     return new, index // log_p.shape[1], index % log_p.shape[1]
         >>> check_beam_step(beam_step)
-        ✓ beam_step is right
+        ✓ beam_step is correct
     """
     BEAM_STEP.check(beam_step)
 
@@ -435,7 +435,7 @@ def check_causes(causes: Mapping[str, str]) -> None:
     Example:
         >>> check_causes({"A": "not shifted"} | dict.fromkeys("BCDE", "wrong start token"))
         Traceback (most recent call last):
-        attnbook.book.exercises.mistakes.MistakeError: causes: 1 of 5 are right. A, "not shifted":
+        attnbook.book.exercises.mistakes.MistakeError: causes: 1 of 5 are correct. A, "not shifted":
         it would copy all that it reads, and this patient copies little
     """
     if set(causes) != set(PATIENTS):
@@ -448,7 +448,7 @@ def check_causes(causes: Mapping[str, str]) -> None:
         patient = wrong[0]
         hint = HINTS[causes[patient]]
         raise MistakeError(
-            f'causes: {5 - len(wrong)} of 5 are right. {patient}, "{causes[patient]}": '
+            f'causes: {5 - len(wrong)} of 5 are correct. {patient}, "{causes[patient]}": '
             f"{hint if isinstance(hint, str) else hint[patient]}"
         )
     passed("causes")

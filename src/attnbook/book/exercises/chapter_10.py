@@ -119,7 +119,7 @@ def check_unigram_loss(unigram_loss: Callable[[Tensor, Tensor, int], Tensor | fl
         ...     counts = torch.bincount(training, minlength=vocab_size) + 1
         ...     return -(counts / counts.sum()).log()[held_out].mean()
         >>> check_unigram_loss(unigram_loss)
-        ✓ unigram_loss is right
+        ✓ unigram_loss is correct
     """
     UNIGRAM_LOSS.check(unigram_loss)
 
@@ -176,7 +176,7 @@ def check_mean_loss(mean_loss: Callable[[list[tuple[float, int]]], Tensor | floa
         >>> def mean_loss(batches):
         ...     return sum(loss * n for loss, n in batches) / sum(n for _, n in batches)
         >>> check_mean_loss(mean_loss)
-        ✓ mean_loss is right
+        ✓ mean_loss is correct
     """
     MEAN_LOSS.check(mean_loss)
 
@@ -250,7 +250,7 @@ def check_positions(positions: Callable[[Tensor], Tensor]) -> None:
 
     Example:
         >>> check_positions(lambda real: (real.cumsum(1) - 1).clamp(min=0))
-        ✓ positions is right
+        ✓ positions is correct
     """
     POSITIONS.examine(positions)
     for (real,) in _positions_cases().values():
@@ -385,7 +385,7 @@ def check_top_p(top_p: Callable[[Tensor, float], Tensor]) -> None:
         ...     beyond = ordered.cumsum(-1) - ordered >= p
         ...     return logits.masked_fill(beyond.gather(1, order.argsort(-1)), -torch.inf)
         >>> check_top_p(top_p)
-        ✓ top_p is right
+        ✓ top_p is correct
     """
     TOP_P.check(top_p)
 
@@ -576,7 +576,7 @@ def check_step(
         ...     key, value = map(torch.stack, zip(*cache))
         ...     return (key @ (x @ W_Q) / W_K.shape[1] ** 0.5).softmax(0) @ value
         >>> check_step(step)
-        ✓ step is right
+        ✓ step is correct
     """
     STEP.examine(step)
     STEP_CACHE.check(step)

@@ -67,7 +67,7 @@ def check_lookup_score(lookup_score: Callable[[Tensor, Tensor, int], Tensor]) ->
         ...     places = torch.nn.functional.pad(same, (after, 0))[..., : ids.shape[1]]
         ...     return (weights * places).sum(-1)[same.any(-1)].mean()
         >>> check_lookup_score(lookup_score)
-        ✓ lookup_score is right
+        ✓ lookup_score is correct
     """
     LOOKUP_SCORE.check(lookup_score)
 
@@ -118,6 +118,6 @@ def check_written(written: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
 
     Example:
         >>> check_written(lambda weights, values, output: weights * (values @ output).norm(dim=-1))
-        ✓ written is right
+        ✓ written is correct
     """
     WRITTEN.check(written)

@@ -44,7 +44,7 @@ def check_repaired_dropout(DropoutAttention: type[nn.Module]) -> None:
         ...             q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
         ...         return self.o(y.transpose(1, 2).flatten(2))
         >>> check_repaired_dropout(DropoutAttention)
-        ✓ repaired_dropout is right
+        ✓ repaired_dropout is correct
     """
 
     def meant(parameters: Parameters, x: Tensor) -> Tensor:

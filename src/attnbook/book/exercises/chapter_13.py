@@ -65,7 +65,7 @@ MERGED = Exercise(
     {
         "adds sums that are relative to two different m": _unscaled,
         "grows where it should shrink: the factor is exp(m of the part − m)": _turned,
-        "takes the maximum out: right for small logits, infinite for large ones": _without_maximum,
+        "takes the maximum out: correct for small logits, infinite for large": _without_maximum,
         "divides o already; that is done once, at the end": _divided,
     },
     _halves,
@@ -86,7 +86,7 @@ def check_merged(merged: Callable[[Part, Part], Part]) -> None:
         ...     l = a * first[1] + b * second[1]
         ...     return m, l, a[:, None] * first[2] + b[:, None] * second[2]
         >>> check_merged(merged)
-        ✓ merged is right
+        ✓ merged is correct
     """
     MERGED.check(merged)
 
@@ -127,6 +127,6 @@ def check_longest(longest: Callable[..., int]) -> None:
     Example:
         >>> check_longest(lambda n, layers, heads, d, batch, size: n // (
         ...     2 * layers * heads * d * batch * size))
-        ✓ longest is right
+        ✓ longest is correct
     """
     LONGEST.check(longest)

@@ -51,12 +51,12 @@ class Exercise:
     tolerance: float = 1e-6
 
     def check(self, function: Function) -> None:
-        """Say that the function is right, or raise a ``MistakeError``."""
+        """Say that the function is correct, or raise a ``MistakeError``."""
         self.examine(function)
         passed(self.name)
 
     def examine(self, function: Function) -> None:
-        """Raise a ``MistakeError`` that names the mistake, unless the function is right."""
+        """Raise a ``MistakeError`` that names the mistake, unless the function is correct."""
         for case, arguments in self.cases().items():
             try:
                 results = self.results(function, arguments)
@@ -94,7 +94,7 @@ def compare(
     part: str = "",
     tolerance: float = 1e-6,
 ) -> None:
-    """Raise a ``MistakeError`` that names the mistake, unless the result is right."""
+    """Raise a ``MistakeError`` that names the mistake, unless the result is correct."""
     if not isinstance(result, Tensor):
         kind = "tensor" if right.ndim else "number"
         raise MistakeError(f"{name} must return a {kind}, got {type(result).__name__}")
@@ -111,7 +111,8 @@ def compare(
         )
     if result.dtype != right.dtype and torch.allclose(result.to(right.dtype), right, rtol=1e-4):
         raise MistakeError(
-            f"{name}: {case}, right but for rounding: compute in {right.dtype}, got {result.dtype}"
+            f"{name}: {case}, correct but for rounding: compute in {right.dtype}, "
+            f"got {result.dtype}"
         )
     difference = (result - right).abs().nan_to_num(math.inf).masked_fill(result == right, 0)
     worst = int(difference.argmax())
@@ -131,7 +132,7 @@ def same(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> bool:
 
 def passed(name: str) -> None:
     """Say so."""
-    print(f"✓ {name} is right")
+    print(f"✓ {name} is correct")
 
 
 def _number(result: Any) -> Any:
