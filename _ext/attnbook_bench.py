@@ -193,7 +193,8 @@ def picture(drawing: str) -> nodes.Node:
         '<button type="button" value="switches" aria-label="Switches">more</button>'
         '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
         f"{drawing}"
-        f'<p class="bench-line" role="status"><span>{LINE}</span><span class="by-touch">{TOUCH}</span></p>'
+        f'<p class="bench-line" role="status"><span>{LINE}</span>'
+        f'<span class="by-touch">{TOUCH}</span></p>'
         '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
         '</button><button type="button" value="0.5" aria-label="larger">+</button></p>'
     )

@@ -33,6 +33,9 @@ UNUSED = (
     *("vendor", "scripts/bootstrap.js", "scripts/bootstrap.js.map", "design-tabs.js"),
     *("webpack-macros.html", "sbt-webpack-macros.html"),
 )
+# What the theme's script measures one by one, which lays a page out again for each of it;
+# _static/scroll.js reads all, and then writes.
+MEASURED = "pre, .nboutput > .output_area, .cell_output > .output, .jp-RenderedHTMLCommon"
 DESCRIPTIONS = {
     "search": "Search the book Attention, Measured.",
     "genindex": "Index of the names of the package attnbook.",
@@ -220,6 +223,9 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
     for name in UNUSED:
         path = static / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    script = static / "scripts/pydata-sphinx-theme.js"
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace(MEASURED, "[data-measured]"), encoding="utf-8")
     own = ("interactive/figures.js", "bench/picture.js", "live/dates.js", "live/tales.js")
     scripts = ("*.js", "scripts/*.js", *own)
     for path in (path for each in scripts for path in static.glob(each)):

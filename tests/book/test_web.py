@@ -276,6 +276,22 @@ def test_printed_links_are_notes(window, site):
     expect(page.locator(".link-note")).to_have_count(0)
 
 
+@pytest.mark.parametrize("path", NUMBERED[6:11:4], ids=lambda path: path.stem)
+def test_a_long_page_is_laid_out_few_times(window, site, path):
+    page = window(width=390)
+    client = page.context.new_cdp_session(page)
+    client.send("Performance.enable")
+    page.goto(f"{site}chapters/{path.stem}.html")
+    page.wait_for_timeout(1000)
+    metrics = client.send("Performance.getMetrics")["metrics"]
+    count = {metric["name"]: metric["value"] for metric in metrics}
+    assert count["LayoutCount"] < 50  # once for each piece of code: 90
+
+
+def test_robots_may_read_all():
+    assert (HTML / "robots.txt").read_text("utf-8").startswith("User-agent: *\nAllow: /\n")
+
+
 def test_long_contents_reach_the_end_of_the_window(window, site):
     page = window(site + CHAPTER, height=300)
     box = page.locator(".bd-sidebar-secondary").bounding_box()

@@ -509,11 +509,13 @@
       box.querySelector(".bench-answer").textContent = !high && title === "next word" ? `loss ${formatted(n.loss)}`
         : `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
       // A label is there whole, or not at all.
-      const edge = svg.getBoundingClientRect().right + 0.5;
+      const frame = svg.getBoundingClientRect();
       for (const label of labels) label.removeAttribute("data-cut");
       if (!whole) {
-        const ends = labels.map((label) => label.getBoundingClientRect().right);
-        labels.forEach((label, i) => label.toggleAttribute("data-cut", ends[i] > edge));
+        const places = labels.map((label) => label.getBoundingClientRect());
+        labels.forEach((label, i) => {
+          label.toggleAttribute("data-cut", places[i].left < frame.left - 0.5 || places[i].right > frame.right + 0.5);
+        });
       }
     };
     const make = (name, where, attributes) => {
