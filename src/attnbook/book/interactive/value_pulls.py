@@ -28,7 +28,7 @@ SCALE, ACROSS, DOWN = 45, 135, 205  # where the plane's (0, 0) lies in the drawi
 RING = 1.1  # radius, in the plane
 LANES, MIDDLE, TALL = (316, 362, 408), 108, 130  # pushes: places, zero, pixels for a push of 1
 FLOOR, HIGH = 268, 66  # of the bars of weights
-STEPS, RATE = 10, 1.0
+STEPS, RATE = 20, 1.0  # after twenty the average has nearly reached v3
 SINGLE, SMALL = "123", "₁₂₃"
 START = ((-2.0, 2.0), (1.5, 1.0), (1.0, 3.0))
 FIRST = (5.0, 3.0, 2.0)  # e^logit
@@ -166,7 +166,7 @@ value_pulls = Figure(
         for j in range(3)
     },
     controls=(
-        Slider("steps", "Steps", 0, high=STEPS, step=1, plays=0.3),
+        Slider("steps", "Steps", 0, high=STEPS, step=1, plays=0.25),
         Slider("angle", "Wanted direction", 90, low=-180, high=180, step=5, shown="{angle}°"),
         *(
             slider
@@ -181,7 +181,7 @@ value_pulls = Figure(
     examples=(
         {"y3": 1.0, "steps": 3},
         {"x1": 2.6, "y1": -1.4, "angle": -35},
-        {"steps": 10, "angle": 180},
+        {"steps": 20, "angle": 180},
         {"x2": -2.6, "y2": 4.2, "angle": 145, "steps": 5},
         {"y1": 1.5, "y2": 1.5, "y3": 1.5},
     ),
