@@ -190,7 +190,7 @@ def marks() -> list[Drawing]:
             254,
             "Memory of training: {trained:.1f} {trained_letter}B, of which",
             [("", "states_share", BLUE), ("states_share", "kept_share", ROSE)],
-            "weights, gradients, Adam {states:.1f} {states_letter}B · kept for the backward pass "
+            "weights, gradients, Adam {states:.1f} {states_letter}B · kept for backward "
             "{kept:.1f} {kept_letter}B",
         ),
         *bar(
