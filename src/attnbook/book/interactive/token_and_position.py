@@ -95,7 +95,7 @@ token_and_position = Figure(
     compute=compute,
     marks=[
         *strip(0, 0, text("“{word}”"), BLUE, font_weight="bold"),
-        *strip(1, 42, text("+ position {position}"), OLIVE, font_weight="bold"),
+        *strip(1, 42, text("position {position}"), OLIVE),
         line(8, 84, LEFT + SHOWN * CELL, 84),
         *(
             part

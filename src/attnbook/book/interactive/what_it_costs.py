@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from attnbook.book.colours import BLUE, FRAME, KEY, MUTED, OLIVE, ROSE
+from attnbook.book.colours import BLUE, COLOURS, FRAME, KEY, MUTED, OLIVE, ROSE
 from attnbook.book.interactive.drawing import (
     Drawing,
     Numbers,
@@ -151,6 +151,7 @@ def marks() -> list[Drawing]:
     """The curve of attention's share; three bars; the least time of a token."""
     floor, step = TOP + HIGH, WIDE / (len(TOKENS) - 1)
     here = number("at", step, LEFT)
+    halo = {"stroke": COLOURS["page"][0], "stroke_width": 4, "paint_order": "stroke"}
     return [
         words(8, 16, "Attention’s share of a block’s operations", font_weight="bold"),
         *(
@@ -172,8 +173,8 @@ def marks() -> list[Drawing]:
             stroke_width=2.5,
         ),
         mark("circle", cx=here, cy=number("share", -HIGH, floor), r=5, fill=ROSE),
-        words(430, floor - 26, text("as the projections at {equal:,} tokens,"), "end"),
-        words(430, floor - 9, text("as all the rest of a block at {half:,}"), "end"),
+        words(430, floor - 26, text("as the projections at {equal:,} tokens,"), "end", **halo),
+        words(430, floor - 9, text("as all the rest of a block at {half:,}"), "end", **halo),
         *bar(
             196,
             "Whole forward pass: {operations:.1f} {operations_letter} operations, of which",
