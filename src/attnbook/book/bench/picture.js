@@ -509,12 +509,14 @@
       box.querySelector(".bench-answer").textContent = !high && title === "next word" ? `loss ${formatted(n.loss)}`
         : `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
       // A label is there whole, or not at all.
-      const frame = svg.getBoundingClientRect();
+      const frame = svg.getBoundingClientRect(), cover = words.firstChild.getBoundingClientRect();
       for (const label of labels) label.removeAttribute("data-cut");
       if (!whole) {
         const places = labels.map((label) => label.getBoundingClientRect());
         labels.forEach((label, i) => {
-          label.toggleAttribute("data-cut", places[i].left < frame.left - 0.5 || places[i].right > frame.right + 0.5);
+          const { left, right, bottom } = places[i];
+          label.toggleAttribute("data-cut", left < frame.left - 0.5 || right > frame.right + 0.5
+            || (left < cover.right && bottom > cover.top + 1));
         });
       }
     };
