@@ -1,8 +1,8 @@
 """Which words of a real text does training make similar?
 
 A language model of Python's help texts, by words. Pairs of its 300 most
-frequent words: the 20 that meet most beyond chance and have few neighbours
-in common, and the 20 that never meet and have the most in common.
+frequent words: the 20 that meet most beyond chance, with any neighbours or
+with few in common, and the 20 that never meet and have the most in common.
 """
 
 from functools import cache
@@ -57,7 +57,7 @@ def measures():
 
 @cache
 def pairs():
-    """Two lists of pairs, as places among the frequent words."""
+    """Three lists of pairs, as places among the frequent words."""
     words, information, shared = measures()
     a, b = torch.triu_indices(len(words), len(words), 1)
     near, alike = information[a, b], shared[a, b]
@@ -65,7 +65,11 @@ def pairs():
     never = alike.masked_fill(near > -torch.inf, -torch.inf)
     return {
         name: [(a[i].item(), b[i].item()) for i in score.topk(PAIRS).indices]
-        for name, score in (("collocated", meet), ("interchangeable", never))
+        for name, score in (
+            ("met most", near),
+            ("collocated", meet),
+            ("interchangeable", never),
+        )
     }
 
 
@@ -108,7 +112,7 @@ def analogies(table):
 
 
 def run(seed, case, steps=None):
-    """Cosines of the two kinds of pairs, and what goes with all of them."""
+    """Cosines of the three kinds of pairs, and what goes with all of them."""
     how = {"attention": True} | CASES[case]
     torch.manual_seed(seed)
     model = LanguageModel(
