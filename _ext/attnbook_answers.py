@@ -268,7 +268,8 @@ def drawing(app: Sphinx, labels: Sequence[str], figures: dict[str, Figure]) -> s
     beside = Counter(figures[label] for label in labels if label in figures)
     for figure, n in beside.most_common(1):
         if n >= 2 and 2 * n >= len(labels):
-            svg = themed_svg(figure.svg.read_text("utf-8"), figure.alt)
+            svg = re.sub(r">\n\s*<", "><", figure.svg.read_text("utf-8"))  # light: not indented
+            svg = themed_svg(svg, figure.alt)
             uri = app.builder.get_relative_uri(INDEX, figure.docname)
             number = ".".join(map(str, figure.number))
             name = f"Fig. {number}" if number else "From the book:"
