@@ -9,7 +9,7 @@ from built import CHAPTERS, HTML, ROOT, code_cells, parsed, read, violations
 from playwright.sync_api import expect
 
 from attnbook.book.build import BuildError, claims_of, count_of
-from attnbook.book.cells import files_behind, required_tag, tag_of
+from attnbook.book.cells import Cell, files_behind, hash_needed, required_tag, tag_of
 from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
@@ -111,6 +111,17 @@ def test_files_behind_a_claim_are_followed_by_name(source, through):
     helper = cell("def check(value):\n    claim('a', value, label='a')")
     cells = [helper, cell(source), cell(through)]
     assert [*files_behind(cells, ROOT / "chapters", ROOT)][-1] == FILES_BEHIND[source]
+
+
+def test_a_count_stands_until_a_claim_hangs_on_other_code():
+    def code(*sources: str) -> str:
+        return hash_needed([Cell(source) for source in sources], len(sources) - 1)
+
+    claimed = "claim('It is', x, label='a', at_most=2)"
+    before = code("import math", "y = 0", "x = 1", claimed)
+    assert code("from math import pi", "y = 1", "x = 1", claimed.replace("It", "This")) == before
+    assert code("import math", "y = 0", "x = 2", claimed) != before
+    assert code("import math", "y = 0", "x = 1", claimed.replace("2", "3")) != before
 
 
 def test_no_seed_is_counted_where_a_file_was_read():
