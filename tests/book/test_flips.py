@@ -19,12 +19,14 @@ Names = dict[str, ast.AST]
 
 # The last step of these keeps what was compared.
 KEEP = {"double", "float", "item", "list", "max", "mean", "median", "min", "tolist"}
+ROUNDING = 1e-6  # what is held to less is the same but for that
 MODULES = {"math", "np", "statistics", "torch"}
 COMPARES = re.compile(r"\b(ratio|times|against|compared|over (that|those)|multiples|divided)\b")
 NO_DIRECTION = re.compile(
     r"\b(as \w+ (as|with)|as (fast|many)|at most|about (as|that|the same)|close|equal|hardly|little"
     r"|less than|nearly (as|the same)|not much|nothing|the same"
-    r"|no (better|difference|further|later|more|slower|worse))\b"
+    r"|no (better|difference|further|later|more|slower|worse))\b",
+    re.IGNORECASE,
 )
 
 
@@ -117,7 +119,7 @@ def holds_either_way(kind: str, claim: dict[str, Any]) -> bool:
         return False  # "exceeds" can't hold both ways, "equals" has none
     value, bound, *tolerance = claim["numbers"]
     turned = opposite(kind, claim)
-    if turned is None:
+    if turned is None or 0 < abs(bound) < ROUNDING:
         return False
     if claim["form"] == "close_to":
         return bool(tolerance) and abs(turned - bound) <= tolerance[-1]
