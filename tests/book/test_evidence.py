@@ -2,6 +2,7 @@
 
 import csv
 import json
+from statistics import mean, stdev
 
 import nbformat
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import expect
 
 from attnbook.book.build import BuildError, claims_of, count_of
 from attnbook.book.cells import Cell, files_behind, hash_needed, required_tag, tag_of
+from attnbook.book.claims import RECORDED_MARGIN
 from attnbook_evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
@@ -122,6 +124,32 @@ def test_a_count_stands_until_a_claim_hangs_on_other_code():
     assert code("from math import pi", "y = 1", "x = 1", claimed.replace("It", "This")) == before
     assert code("import math", "y = 0", "x = 2", claimed) != before
     assert code("import math", "y = 0", "x = 1", claimed.replace("2", "3")) != before
+
+
+LEADS = {
+    (chapter, label): leads
+    for chapter, cells in json.loads((ROOT / "chapters/held.json").read_text()).items()
+    for cell in cells.values()
+    for label, leads in cell["leads"].items()
+    if len(leads) > 1
+}
+SURE = 3.1  # standard deviations: one in a thousand by chance
+
+
+def leaves_room(leads: list[float]) -> bool:
+    """Could six standard deviations lie on a claim's side, by what came under each seed?
+
+    The spread of a few is itself uncertain: it is taken as small as is plausible.
+    """
+    spare = len(leads) - 1
+    plausible = (1 - 2 / (9 * spare) + SURE * (2 / (9 * spare)) ** 0.5) ** 3
+    return mean(leads) >= RECORDED_MARGIN * stdev(leads) / plausible**0.5
+
+
+def test_spread_between_seeds_leaves_each_claim_its_margin():
+    assert leaves_room([6.0, 7.0, 8.0])
+    assert not leaves_room([0.5, 7.0, 0.1, 8.0, 0.2, 6.0])
+    assert not [name for name, leads in LEADS.items() if not leaves_room(leads)]
 
 
 def test_no_seed_is_counted_where_a_file_was_read():
