@@ -549,7 +549,8 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
         (path, seed)
         for seed in range(1, n_seeds + 1)
         for path in chosen
-        if any(seed not in seeds_of(noted[path], claim) for claim in tried[path].values())
+        if not claims_of(read(path))  # it was never executed
+        or any(seed not in seeds_of(noted[path], claim) for claim in tried[path].values())
     ]
     if live:
         check_records(chosen)
