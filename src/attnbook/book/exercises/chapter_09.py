@@ -28,13 +28,13 @@ HINTS: dict[str, str | dict[str, str]] = {  # which of the patient's numbers rul
     },
     "wrong start token": {
         "A": "it reads ahead, and a start token does not change who may attend to whom",
-        "B": "it is correct one by one, though it begins with the same token there",
+        "B": "it is mostly correct one by one, though it begins with the same token there",
         "C": "it copies all that it reads, and there the first token is the correct one",
         "D": "what it writes begins correctly, and a wrong start token spoils the first character",
     },
     "positions restart": {
         "A": "it reads ahead, and positions do not change who may attend to whom",
-        "B": "it is correct one by one, though positions would restart there, too",
+        "B": "it is mostly correct one by one, though positions would restart there, too",
         "C": "it copies all that it reads, in a full pass, where no position restarts",
         "E": "what it writes is wrong from the beginning, where the position is 0 in any case",
     },
