@@ -50,7 +50,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(folder).mkdir(parents=True)
     Path("src/attnbook/__init__.py").touch()
     Path("src/attnbook/module.py").write_text("x = 1\n")
-    Path("src/attnbook/another.py").write_text("import attnbook.module\n")
+    Path("src/attnbook/another.py").write_text("import attnbook.module as m\n\ny = m.x\n")
     Path("requirements.txt").write_text("numpy==2.0.0\nnbval==0.11.0\n")
     Path("intro.md").write_text("# The book\n")
     chapters = [{"file": "chapters/01_one"}, {"file": "chapters/02_two"}]
@@ -79,6 +79,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.sort()
         notebook = nbformat.read(path, 4)
         notebook.cells[1].execution_count = 1
+        notebook.metadata[build.CALLED_KEY] = []
         return notebook, 0.1
 
     monkeypatch.setattr(build, "execute", pretend)
@@ -113,17 +114,18 @@ def test_build_executes_what_was_never_executed_and_then_nothing(executed, execu
 
 
 ONE, TWO, MODULE = "chapters/01_one.ipynb", "chapters/02_two.ipynb", "src/attnbook/module.py"
-BY_IMPORT = (TWO, "print('two')", "from attnbook import another")
+BY_IMPORT = (TWO, "print('two')", "from attnbook import another; print(another.y)")
 BY_READING = (TWO, "print('two')", "open('measured.json')")
 # One edit after the other: of which file, what for what, which chapters it executes, and why.
 EDITS = {
     "prose": [((ONE, "# A chapter", "# Another title"), [], "")],
     "comment": [((ONE, "print(6 * 7)", "print(6 * 7)  # a comment"), [], "")],
     "code": [((TWO, "print('two')", "print('three')"), ["02_two"], "02_two: its code changed\n")],
-    "module that a chapter reaches": [
+    "constant behind one that a chapter names": [
         (BY_IMPORT, ["02_two"], ""),
+        ((MODULE, "x = 1", "x = 1\nanother = 2"), [], ""),
         ((MODULE, "x = 1", '"""Words."""\n\nx = (1)  # the same'), [], ""),
-        ((MODULE, "(1)", "2"), ["02_two"], "02_two: attnbook.module changed\n"),
+        ((MODULE, "(1)", "2"), ["02_two"], "02_two: attnbook.module:x changed\n"),
     ],
     "version": [
         (("requirements.txt", "nbval==0.11.0", "nbval==0.12.0"), [], ""),

@@ -125,7 +125,7 @@ def test_record_of_other_code_is_stale_and_made_again(record):
     assert python(READ).returncode == 0  # words are no code
     edit(root, "steps=4", "steps=5")
     read = python(READ)
-    assert "studies/length.json is stale (studies.length changed since)" in read.stderr
+    assert "studies/length.json is stale (studies.length:run changed since)" in read.stderr
     assert REMEDY in read.stderr
     assert python(MAKE).returncode == 0
     assert python(READ).returncode == 0
@@ -139,7 +139,8 @@ def committed(record: Path) -> Path:
     edit(code, "    numbers =", f"{says}    numbers =")
     shutil.copy(code, "studies/width.py")
     for name in ("length", "width"):
-        content = json.loads(record.read_text()) | {"code": studies.study_code(Path(), name)}
+        ran = studies.code_that_ran(Path(), name, [f"studies.{name}:run"])
+        content = json.loads(record.read_text()) | {"ran": ran}
         studies._write_record(name, content)
     commit()
     return record
@@ -202,7 +203,7 @@ def test_record_of_another_processor_is_kept_if_both_codes_agree_here(committed)
 def test_only_twenty_steps_are_run_of_what_took_long(committed):
     edit(committed.with_suffix(".py"), "{case} before", "{case} {steps}")
     content = json.loads(committed.read_text())
-    content["code"] = studies.study_code(Path(), "length")
+    content["ran"] = studies.code_that_ran(Path(), "length", content["ran"])
     for row in content["rows"]:
         row["seconds"] = 11 if row["case"] == "long" else 10
     studies._write_record("length", content)

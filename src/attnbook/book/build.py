@@ -15,11 +15,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -35,6 +36,7 @@ from attnbook.book.claims import METADATA_KEY
 from attnbook.book.code import Code, code_hash
 from attnbook.book.files import BUILD, as_json, write_whole
 from attnbook.book.listings import LISTING_KEY, listing
+from attnbook.book.ran import CALLED, fingerprint_of
 from attnbook.book.studies import (
     FOLDER,
     GPU,
@@ -61,6 +63,9 @@ CLAIMS = BUILD / "claims.json"
 HELD = Path("chapters/held.json")
 EPUB = "attention-measured.epub"
 CELL_TIMEOUT = 600
+CALLED_KEY = "attnbook_called"
+# The kernel's first line, in no name of the chapter's.
+WATCHED = "__import__('attnbook.book.ran', fromlist=['ran']).watch_kernel()"
 # Packages whose version makes digits, or drawings.
 DRAWING_PACKAGES = ("torch", "numpy", "tokenizers", "matplotlib")
 LEAST_ROOM = 10
@@ -130,11 +135,14 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def made_from(path: Path) -> dict[str, str]:
-    """What a chapter's outputs hang on, by name: its cells, modules, records, files, packages."""
+def made_from(path: Path, called: Iterable[str]) -> dict[str, str]:
+    """What a chapter's outputs hang on, by name: its cells, records, files, packages.
+
+    And what ran of the project's code: the functions that were called, and what is behind them.
+    """
     cells = code_cells(read(path))
     tree = tree_of(cells)
-    found = {"its code": cells_fingerprint(cells)} | Code(Path()).hashes(tree)
+    found = {"its code": cells_fingerprint(cells)} | fingerprint_of(Path(), called, tree)
     for name in studies_of(tree):
         record = record_path(name)
         found[str(record)] = file_hash(record) if record.exists() else "missing"
@@ -167,7 +175,15 @@ def out_of_date(path: Path) -> list[str]:
     known = executed().get(path.stem)
     if known is None or any(cell.execution_count is None for cell in code_cells(read(path))):
         return ["its outputs are missing"]
-    return [f"{name} changed" for name in differences(known["made_from"], made_from(path))]
+    before = known["made_from"]
+    called = [name for name in before if ":" in name]
+    return [f"{name} changed" for name in differences(before, made_from(path, called))]
+
+
+def reached_by(path: Path) -> dict[str, str]:
+    """Hashes of a chapter's code and of all modules that it reaches, whether they run or not."""
+    cells = code_cells(read(path))
+    return {"its code": cells_fingerprint(cells)} | Code(Path()).hashes(tree_of(cells))
 
 
 def executed() -> dict[str, dict[str, Any]]:
@@ -187,7 +203,8 @@ def execute(
     """Run a chapter from top to bottom in a fresh kernel; the file is not touched.
 
     Returns:
-        The executed notebook and the seconds it took.
+        The executed notebook, with the functions that it called in its metadata, and the seconds
+        it took.
     """
     notebook = read(path)
     client = NotebookClient(
@@ -197,7 +214,7 @@ def execute(
         allow_errors=allow_errors,
         record_timing=False,
         coalesce_streams=True,
-        extra_arguments=["--log-level=ERROR"],
+        extra_arguments=["--log-level=ERROR", f"--IPKernelApp.exec_lines={WATCHED}"],
         resources={"metadata": {"path": str(path.parent)}},
     )
     environment = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
@@ -205,9 +222,16 @@ def execute(
         environment["ATTNBOOK_SEED"] = str(seed)
     if live:
         environment[LIVE] = "1"
-    start = time.perf_counter()
-    client.execute(env=environment)
-    return notebook, time.perf_counter() - start
+    with TemporaryDirectory() as folder:
+        called = Path(folder) / "called.json"
+        environment[CALLED] = str(called)
+        start = time.perf_counter()
+        client.execute(env=environment)
+        seconds = time.perf_counter() - start
+        if not called.exists():
+            raise RuntimeError("its kernel ended without saying what it had called")
+        notebook.metadata[CALLED_KEY] = json.loads(called.read_text(encoding="utf-8"))
+    return notebook, seconds
 
 
 def execute_all(
@@ -220,7 +244,7 @@ def execute_all(
     """
     failed: list[str] = []
     # Threads of one process must not parse code at once (Python 3.11, issue 106905).
-    expected = made_from if SCHEDULER in os.environ else lambda _: None
+    expected = reached_by if SCHEDULER in os.environ else lambda _: None
     with workers(lambda: ThreadPoolExecutor(os.cpu_count())) as pool:
         running: dict[Future[tuple[NotebookNode, float]], tuple[Path, int | None]] = {
             pool.submit(
@@ -258,7 +282,7 @@ def execute_same(
     Raises:
         ClusterError: if the worker has other code.
     """
-    if expected and (changed := differences(expected, made_from(path))):
+    if expected and (changed := differences(expected, reached_by(path))):
         raise ClusterError(
             f"worker {platform.node()} has other code in {Path.cwd()} ({', '.join(changed)}): give "
             "it this checkout, and start it anew"
@@ -346,17 +370,17 @@ def write_outputs(paths: Sequence[Path], *, quoted: bool) -> None:
     known = executed()
     seconds_of = {name: entry["seconds"] for name, entry in known.items()}
     paths = sorted(paths, key=lambda path: -seconds_of.get(path.stem, 0))
-    before = {path: (path.read_bytes(), made_from(path)) for path in paths}
+    before = {path: (path.read_bytes(), reached_by(path)) for path in paths}
     changed = []
     for path, _, notebook, seconds in execute_all([(path, None) for path in paths]):
-        now = path.read_bytes(), made_from(path)
-        if now != before[path]:
+        if (path.read_bytes(), reached_by(path)) != before[path]:
             changed.append(path.stem)
             continue
+        called = notebook.metadata.pop(CALLED_KEY)
         write_whole(path, nbformat.writes(notebook) + "\n")
         earlier = known.get(path.stem, {}).get("quoted")
         entry = {
-            "made_from": made_from(path),
+            "made_from": made_from(path, called),
             "under": measured_under(),
             "quoted": measured_under() if quoted or earlier is None else earlier,
             "seconds": round(seconds, 1),

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from types import CodeType
 
 from nbformat import NotebookNode
 
-from attnbook.book.code import Code, code_hash, parsed
+from attnbook.book.code import Code, code_hash, filled, names_read, parsed
 from attnbook.book.studies import studies_of
 
 FOLDED = {
@@ -221,32 +220,6 @@ def hash_needed(cells: Sequence[Cell], last: int) -> str:
     """Hash of what a cell hangs on within its chapter."""
     hashes = " ".join(cell.hash for cell in needed(cells, last))
     return hashlib.sha256(hashes.encode()).hexdigest()[:12]
-
-
-def names_read(step: dis.Instruction) -> Iterator[str]:
-    """The global names that a step reads, or the function that it makes."""
-    if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-        yield step.argval
-    elif isinstance(step.argval, CodeType):
-        for inner in dis.get_instructions(step.argval):
-            yield from names_read(inner)
-
-
-def filled(statement: ast.stmt) -> set[str]:
-    """The names whose value a statement changes: ``a[0] = …``, ``a.b = …``, ``a.add(…)``."""
-    found = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            target: ast.AST = node
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            target = node.value.func
-        else:
-            continue
-        while isinstance(target, ast.Subscript | ast.Attribute | ast.Call):
-            target = target.func if isinstance(target, ast.Call) else target.value
-            if isinstance(target, ast.Name):
-                found.add(target.id)
-    return found
 
 
 def locals_of(function: ast.stmt) -> set[str]:

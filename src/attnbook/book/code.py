@@ -6,10 +6,12 @@ Comments, docstrings and layout do not count.
 """
 
 import ast
+import dis
 import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 FOLDERS = {"attnbook": Path("src/attnbook"), "studies": Path("studies")}
 """Where the project's packages lie, from the root of the repository."""
@@ -129,6 +131,32 @@ def _lines(node: ast.AST) -> Iterator[str]:
             elif part is not None or (isinstance(node, ast.Constant) and name == "value"):
                 yield f"{name}={part!r}"
     yield ")"
+
+
+def names_read(step: dis.Instruction) -> Iterator[str]:
+    """The global names that a step reads, or the function that it makes."""
+    if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+        yield step.argval
+    elif isinstance(step.argval, CodeType):
+        for inner in dis.get_instructions(step.argval):
+            yield from names_read(inner)
+
+
+def filled(statement: ast.stmt) -> set[str]:
+    """The names whose value a statement changes: ``a[0] = …``, ``a.b = …``, ``a.add(…)``."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            target: ast.AST = node
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            target = node.value.func
+        else:
+            continue
+        while isinstance(target, ast.Subscript | ast.Attribute | ast.Call):
+            target = target.func if isinstance(target, ast.Call) else target.value
+            if isinstance(target, ast.Name):
+                found.add(target.id)
+    return found
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -3,8 +3,8 @@
 ``studies/<name>.py`` is the experiment: ``run(seed)`` returns a dictionary of numbers, and
 ``SEEDS`` says how many seeds there are. One that compares several cases has ``run(seed, case)``,
 and ``SEEDS`` is a dictionary: case -> number of seeds. ``studies/<name>.json`` is its record: a row
-for each case and seed, and what code made it. ``make studies`` writes it; a chapter reads it with
-:func:`study` and runs one of its rows again.
+for each case and seed, and what code ran for them. ``make studies`` writes it; a chapter reads it
+with :func:`study` and runs one of its rows again.
 
 A study whose name begins with ``gpu_`` needs one: ``make studies DEVICE=cuda`` makes it, row after
 row in one process, and its record may be of the first rows only, or of none. Elsewhere its ``run``
@@ -38,6 +38,7 @@ from attnbook.book.arithmetic import arithmetic, processor
 from attnbook.book.claims import seeds, shift
 from attnbook.book.code import Code, find_root
 from attnbook.book.files import BUILD, write_whole
+from attnbook.book.ran import Watch, clear_caches, fingerprint_of
 from attnbook.book.workers import processes, workers
 from attnbook.tasks.text import fingerprint, python_topics
 
@@ -217,7 +218,7 @@ def checked_record(root: Path, name: str, path: Path) -> dict[str, Any]:
         raise StudyError(f"{path} is not a whole record of study {name}; {remedy}") from None
     if not unchanged:
         raise StudyError(f"{path} is not what was recorded: a number was changed; {remedy}")
-    if changed := differences(record["code"], study_code(root, name)):
+    if changed := differences(record["ran"], code_that_ran(root, name, record["ran"])):
         raise StudyError(f"{path} is stale ({', '.join(changed)} changed since); {remedy}")
     assert isinstance(record, dict)
     return record
@@ -228,8 +229,13 @@ def differences(old: dict[str, str], new: dict[str, str]) -> list[str]:
     return sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
 
 
+def code_that_ran(root: Path, name: str, called: Iterable[str]) -> dict[str, str]:
+    """Fingerprint of the functions that a study's rows called."""
+    return fingerprint_of(root, called, f"import studies.{name}")
+
+
 def study_code(root: Path, name: str) -> dict[str, str]:
-    """Hashes of the study's module and of what it reaches."""
+    """Hashes of the study's module and of all that it reaches, whether it runs or not."""
     return Code(root).hashes(f"import studies.{name}")
 
 
@@ -348,7 +354,7 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
             if study_code(root, name) != codes[name]:
                 errors.append(f"study {name} was changed while it ran: make studies ONLY={name}")
                 continue
-            _complete(name, codes[name], [found[each] for each in wanted(name)])
+            _complete(name, [found[each] for each in wanted(name)])
     if errors:
         raise StudyError("\n".join(errors))
 
@@ -375,17 +381,20 @@ def make_gpu_records(only: Sequence[str] = (), minutes: float = math.inf) -> Non
     if not torch.cuda.is_available():
         raise StudyError("torch finds no GPU here")
     for name in only or [name for name in names(root) if name.startswith(GPU)]:
-        code, rows = study_code(root, name), Rows()
+        rows = Rows()
         if not _stale(root, name):
             record = json.loads((root / record_path(name)).read_text(encoding="utf-8"))
-            rows = {(row["case"], row["seed"]): row for row in record["rows"]}
+            rows = {
+                (row["case"], row["seed"]): row | {"called": record["ran"]}
+                for row in record["rows"]
+            }
         order = wanted(name)
         missing = sorted((job for job in order if job not in rows), key=lambda job: job[1])
         for case, seed in tqdm(missing, name, unit="row"):
             if time.monotonic() > end:
                 break
             rows[case, seed] = _row(name, case, seed)
-            _complete(name, code, [rows[job] for job in order if job in rows])
+            _complete(name, [dict(rows[job]) for job in order if job in rows])
 
 
 def _run_missing(
@@ -424,7 +433,6 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
     if not stale:
         print("All studies are up to date")
         return
-    codes = {name: study_code(root, name) for name in stale}
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "--detach", old, commit], check=True)
@@ -435,15 +443,18 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
             doubted = {
                 job: row
                 for job, row in first.items()
-                if not today[job]
-                or not all(_same(number, row["numbers"].get(k)) for k, number in today[job].items())
+                if not today[job][0]
+                or not all(
+                    _same(number, row["numbers"].get(k)) for k, number in today[job][0].items()
+                )
             }
             before = _run_by(old, doubted) if doubted else {}
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", old], check=True)
-    off = [job for job in doubted if today[job] != before[job]]
+    off = [job for job in doubted if today[job][0] != before[job][0]]
     for name in sorted({*stale} - {name for name, _, _ in off}):
-        _write_record(name, records[name] | {"code": codes[name]})
+        called = set().union(*(called for job, (_, called) in today.items() if job[0] == name))
+        _write_record(name, records[name] | {"ran": code_that_ran(root, name, called)})
         print(f"{name}: the same numbers, record kept", flush=True)
     if off:
         raise StudyError(f"other numbers than at {commit}: {off}; run: make studies")
@@ -467,18 +478,25 @@ def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]
 
 RUN_ROWS = """
 import importlib, inspect, json, sys
+from attnbook.book.code import find_root
+from attnbook.book.ran import Watch, clear_caches
 from attnbook.book.studies import _run
 for job, shorter in json.loads(sys.argv[1]):
     run = importlib.import_module(f"studies.{job[0]}").run
     known = inspect.signature(run).parameters
-    numbers = _run(*job, **{k: v for k, v in shorter.items() if k in known})
-    print(json.dumps([job, numbers]), flush=True)
+    clear_caches()
+    with Watch(find_root()) as watch:
+        numbers = _run(*job, **{k: v for k, v in shorter.items() if k in known})
+    print(json.dumps([job, [numbers, watch.called]]), flush=True)
 """
 LONG, SHORTER = 10, {"steps": 20}
 
 
-def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Numbers]:
-    """The numbers of these rows by a checkout's code, kept for the next call as they come."""
+def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, tuple[Numbers, list[str]]]:
+    """By a checkout's code, the numbers of these rows and the functions that they called.
+
+    They are kept for the next call as they come.
+    """
     kept = {name: _kept_by(root, name) for name, _, _ in rows}
     found = {path: json.loads(path.read_text()) if path.exists() else [] for path in kept.values()}
     known = {tuple(job) for each in found.values() for job, _ in each}
@@ -541,17 +559,18 @@ def _kept(name: str, code: dict[str, str]) -> Rows:
     return {(row["case"], row["seed"]): row for row in partial["rows"]}
 
 
-def _complete(name: str, code: dict[str, str], rows: list[dict[str, Any]]) -> None:
-    uses_text = "attnbook.tasks.text" in code
+def _complete(name: str, rows: list[dict[str, Any]]) -> None:
     makers = [row.pop("by", _maker()) for row in rows]
     made = {key: ", ".join(sorted({maker[key] for maker in makers})) for key in _maker()}
+    ran = code_that_ran(Path(), name, set().union(*(row.pop("called") for row in rows)))
+    uses_text = "attnbook.tasks.text:python_topics" in ran
     record: dict[str, Any] = {
         "study": name,
         "made": {"date": datetime.date.today().isoformat()}
         | made
         | (_gpu() if name.startswith(GPU) else {}),
         "text": fingerprint(python_topics()) if uses_text else None,
-        "code": code,
+        "ran": ran,
         "rows": rows,
     }
     _write_record(name, record)
@@ -616,8 +635,17 @@ def _maker() -> dict[str, str]:
     }
 
 
+@cache
+def _forget(name: str, case: str) -> None:
+    """Before a process's first row of a case: what others have left would not be called again."""
+    clear_caches()
+
+
 def _row(name: str, case: str, seed: int) -> dict[str, Any]:
+    _forget(name, case)
     start = time.perf_counter()
-    numbers = _run(name, case, seed)
+    with Watch(find_root()) as watch:
+        numbers = _run(name, case, seed)
     seconds = round(time.perf_counter() - start, 1)
-    return {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
+    row = {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
+    return row | {"called": watch.called}
