@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies worker notebooks serve claims \
-  implementations bench mutants faults twice pdf epub slides picture wheel lock clean
+  implementations bench mutants soundness faults twice pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ mutants: .venv/installed-tests  ## break the attention's code line by line: do t
 	@$(BIN)/python -c 'import json; \
 	  n = json.load(open("_build/mutants/mutants/mutmut-cicd-stats.json")); \
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
+
+soundness: .venv/installed-tests  ## break the code at random: does each number that moves change its fingerprint? (10 minutes)
+	@$(BIN)/python -m attnbook.book.soundness
 
 faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do commands say and keep? (15 minutes, or ONLY=…)
 	@$(BIN)/python tests/faults.py $(ONLY)

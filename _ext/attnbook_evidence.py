@@ -228,6 +228,8 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
     """
     label, same = html.escape(claim["label"]), is_identity(claim)
     mark, verdict = ("✓", "holds") if claim["held"] else ("✗", "does not hold")
+    if claim["to_run"]:
+        mark, verdict = "?", "not of today’s code"
     statement = html.escape(claim["statement"])
     shown = f'<span class="claim-statement">{statement}</span>'
     numbers = f' <span class="claim-numbers">{html.escape(numbers_of(claim))}</span>'
@@ -237,6 +239,7 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
         "Margin": "" if claim["room"] is None else f"{claim['room']:g} standard errors",
         "Other seeds": "" if claim["other_seeds"] == "–" else f"held for {claim['other_seeds']}",
         "Recorded in": html.escape(", ".join(claim["files"])),
+        "Code": f"changed since: {html.escape(', '.join(claim['to_run']))}" * bool(claim["to_run"]),
         "Text": f"measured on text {claim['text']}" if claim["text"] else "",
         "Label": f'<a href="{page}#claim-{label}">{label}</a> · '
         f'<a href="{ledger}#ledger-{label}">in the ledger</a>',

@@ -80,7 +80,7 @@ def row(claim: Claim, page: str, n_columns: int) -> str:
         html.escape(claim["measured"] + on),
         html.escape(claim["expected"]),
         seeds,
-        "✓" if claim["held"] else "✗",
+        "?" if claim["to_run"] else "✓" if claim["held"] else "✗",
         claim["other_seeds"],
     )
     inside = "".join(f"<td>{cell}</td>" for cell in cells[:n_columns])

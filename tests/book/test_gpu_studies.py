@@ -93,7 +93,7 @@ def test_a_stale_record_says_where_it_is_made_and_is_kept_if_the_tiny_runs_agree
     commit()
     edit(record.with_suffix(".py"), "steps before", "steps after")
     stale = python(READ)
-    assert "is stale (studies.gpu_length:run changed since); on a machine with a GPU, run: make" in (
+    assert "is stale (studies.gpu_length:run changed since); on a machine with a GPU, run:" in (
         stale.stderr
     )
     Path("ran").unlink()

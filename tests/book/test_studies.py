@@ -237,13 +237,30 @@ def write_chapter(*sources: str) -> None:
     nbformat.write(new_notebook(cells=cells), "chapters/one.ipynb")
 
 
-def test_build_stops_at_a_stale_record_by_name(record):
-    write_chapter(READ)
+BOOK = """from attnbook.book import build
+build.render_pages = lambda: None
+raise SystemExit(build.main(['book']))"""
+
+
+def test_build_marks_what_hangs_on_a_stale_record_and_then_fails(record):
+    claimed = "claim('One', s['short', 'step 0'], at_least=-9, label='{}')"
+    write_chapter(
+        f"from attnbook.book import claim\n{READ}",
+        claimed.format("recorded"),
+        claimed.format("live").replace("s['short', 'step 0']", "1"),
+    )
+    assert python(BOOK).returncode == 0
+    before = Path("chapters/one.ipynb").read_bytes()
+    claims = json.loads(Path("_build/claims.json").read_text())["chapters/one"]
+    assert [each["to_run"] for each in claims] == [[], []]
     edit(record.with_suffix(".py"), "steps=4", "steps=5")
-    built = python("from attnbook.book import build; raise SystemExit(build.main(['book']))")
+    built = python(BOOK)
     assert built.returncode == 1
     assert "studies/length.json is stale" in built.stderr
     assert REMEDY in built.stderr
+    claims = json.loads(Path("_build/claims.json").read_text())["chapters/one"]
+    assert {each["label"]: each["to_run"] for each in claims} == {"recorded": [REMEDY], "live": []}
+    assert Path("chapters/one.ipynb").read_bytes() == before
 
 
 def test_other_seeds_have_records_of_their_own(record):

@@ -44,6 +44,7 @@ from attnbook.book.studies import (
     StudyError,
     checked_record,
     differences,
+    hash_shown,
     keep_records,
     make_records,
     record_path,
@@ -145,7 +146,7 @@ def made_from(path: Path, called: Iterable[str]) -> dict[str, str]:
     found = {"its code": cells_fingerprint(cells)} | fingerprint_of(Path(), called, tree)
     for name in studies_of(tree):
         record = record_path(name)
-        found[str(record)] = file_hash(record) if record.exists() else "missing"
+        found[str(record)] = hash_shown(record) if record.exists() else "missing"
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and str(node.value).endswith(".json"):
             file = path.parent / str(node.value)
@@ -305,15 +306,42 @@ def _name(path: Path, seed: int | None) -> str:
 
 
 def book() -> None:
-    """Execute what is out of date, then render."""
-    check_records(chapters())
-    stale = {path: why for path in chapters() if (why := out_of_date(path))}
+    """Execute what is out of date, then render; what can't be executed is shown as it was made.
+
+    Raises:
+        BuildError: when the pages are there, if a record is not of today's code, or a chapter
+            raised; says what to run.
+    """
+    wrong = records_at_fault(chapters())
+    waiting = {path for path in chapters() if wrong.keys() & {*studies_in(path)}}
+    stale = {p: why for p in chapters() if p not in waiting and (why := out_of_date(p))}
     for path, why in stale.items():
         print(f"{path.stem}: {', '.join(why)}", flush=True)
-    if not stale:
+    if not stale and not waiting:
         print("All chapters are up to date", flush=True)
-    write_outputs(list(stale), quoted=False)
+    errors = [*wrong.values()]
+    try:
+        write_outputs(list(stale), quoted=False)
+    except BuildError as error:
+        errors.append(str(error))
     render()
+    if errors:
+        raise BuildError(
+            "\n\n".join([*errors, "The pages are built, with what hangs on it marked"])
+        )
+
+
+def records_at_fault(paths: Sequence[Path]) -> dict[str, str]:
+    """Of the records that these chapters read, those not whole or not of today's code, and why."""
+    wrong = {}
+    for name in sorted({name for path in paths for name in studies_in(path)}):
+        if waits_for_gpu(Path(), name):
+            continue
+        try:
+            checked_record(Path(), name, record_path(name))
+        except StudyError as error:
+            wrong[name] = str(error)
+    return wrong
 
 
 def check_records(paths: Sequence[Path]) -> None:
@@ -322,16 +350,8 @@ def check_records(paths: Sequence[Path]) -> None:
     Raises:
         BuildError: if not; names them and says what to run.
     """
-    wrong = []
-    for name in sorted({name for path in paths for name in studies_in(path)}):
-        if waits_for_gpu(Path(), name):
-            continue
-        try:
-            checked_record(Path(), name, record_path(name))
-        except StudyError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise BuildError("\n".join(wrong))
+    if wrong := records_at_fault(paths):
+        raise BuildError("\n".join(wrong.values()))
 
 
 def studies_in(path: Path) -> list[str]:
@@ -404,11 +424,15 @@ def render() -> None:
         for path in notebooks
         if (entry := executed().get(path.stem)) and entry["under"] != entry["quoted"]
     }
+    wrong = records_at_fault(list(notebooks))
     for path in notebooks:
         tried = _json(HELD).get(path.stem, {})
+        chapter = [f"make chapters ONLY={path.stem}"] if out_of_date(path) else []
         for each in ledger[path.with_suffix("").as_posix()]:
             each["elsewhere"] = path.stem in others
             each["other_seeds"] = count_of(each, tried.get(each["cell"]))
+            behind = {f"make studies ONLY={name}" for name in wrong if is_behind(name, each)}
+            each["to_run"] = [*sorted(behind), *chapter]
     write_whole(CLAIMS, as_json(ledger))
     render_pages()
     print_least_room(ledger)
@@ -418,6 +442,11 @@ def render() -> None:
             "one whose numbers the text quotes; a few of them may differ from what the claims show"
         )
     print(f"The book is at {(BUILD / 'html' / 'index.html').resolve()}")
+
+
+def is_behind(study: str, claim: Mapping[str, Any]) -> bool:
+    """Whether a claim's numbers come from a study's record."""
+    return record_path(study).as_posix() in claim["files"]
 
 
 def count_of(claim: Mapping[str, Any], tried: Mapping[str, Any] | None) -> str:

@@ -147,6 +147,7 @@ class Module:
             return
         if isinstance(statement, DEFINITIONS):
             self.bound.setdefault(statement.name, []).append(statement)
+            self.imports.pop(statement.name, None)
             return
         for node in _outside_functions(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -160,6 +161,8 @@ class Module:
         binds, changes = stored(statement), filled(statement)
         for name in binds | changes:
             self.bound.setdefault(name, []).append(statement)
+        for name in binds & self.imports.keys():
+            del self.imports[name]
         others = changes - self.bound.keys() | changes & self.imports.keys()
         if others or (not binds and not changes and not _says_nothing(statement)):
             self.acts.append(statement)
@@ -267,7 +270,7 @@ class Sources:
             return module, ""
         if name in found.bound:
             return module, name
-        if name in found.imports:
+        if found.imports.get(name, (module, name)) != (module, name):
             return self.resolve(*found.imports[name])
         if self.code.file(f"{module}.{name}") is not None:
             return f"{module}.{name}", ""
@@ -281,7 +284,8 @@ class Sources:
             return None
         parts = [without_words(self._skeleton(module, node)) for node in nodes]
         names = self._names(module, parts)
-        lines = [code_hash(part) for part in parts]
+        # What an import inside binds is noted by what it stands for.
+        lines = [code_hash(_WithoutImports().visit(copy.deepcopy(part))) for part in parts]
         lines += [f"{name} is {_key(of) if of else origin}" for name, (of, origin) in names.items()]
         *outer, _ = place[1].split(".")
         behind = [(place[0], ".".join(outer[: i + 1])) for i in range(len(outer))]
@@ -312,6 +316,7 @@ class Sources:
                 body.append(each)
             elif each.name.startswith("__") or each.name in _all(inherited):
                 body.append(ast.Global([each.name]))
+        body = body or [ast.Pass()]
         return ast.ClassDef(node.name, node.bases, node.keywords, body, node.decorator_list)
 
     def _methods(self, module: Module, base: ast.expr) -> set[str]:
@@ -428,6 +433,14 @@ def reads_of(node: ast.stmt) -> set[str]:
     for step in dis.get_instructions(code):
         found |= set(names_read(step))
     return found - {getattr(node, "name", "")}
+
+
+class _WithoutImports(ast.NodeTransformer):
+    def visit_Import(self, node: ast.Import) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node)
 
 
 class _WithoutWords(ast.NodeTransformer):

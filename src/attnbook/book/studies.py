@@ -239,9 +239,17 @@ def study_code(root: Path, name: str) -> dict[str, str]:
     return Code(root).hashes(f"import studies.{name}")
 
 
-def _digest(record: dict[str, Any]) -> str:
-    content = {key: value for key, value in record.items() if key != "digest"}
+def _digest(record: dict[str, Any], without: Sequence[str] = ("digest",)) -> str:
+    content = {key: value for key, value in record.items() if key not in without}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def hash_shown(path: Path) -> str:
+    """Hash of what a chapter can show of a record: all but the code that ran for it."""
+    try:
+        return _digest(json.loads(path.read_text(encoding="utf-8")), ("digest", "ran"))
+    except ValueError:
+        return "damaged"
 
 
 def _same(now: Any, recorded: Any) -> bool:
