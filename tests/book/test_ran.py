@@ -222,6 +222,18 @@ CHANGED = {
         *(MASKS, "import warnings", "import warnings\nwarnings.filters.clear()"),
         "attnbook.masks:",
     ),
+    "what a loop does at import": (
+        *(
+            MASKS,
+            "import warnings",
+            "import warnings\nfor each in (1,):\n    setattr(warnings, 'a', 1)",
+        ),
+        "attnbook.masks:",
+    ),
+    "what a decorator may register": (
+        *(LAYERS, "@double\n", "@double\ndef third(x):\n    return x\n\n@double\n"),
+        "attnbook.layers:",
+    ),
     "what a new import does to others": (
         *("studies/__init__.py", "", "import attnbook.masks\nattnbook.masks.SIZE = 7\n"),
         None,

@@ -1,7 +1,7 @@
 """Fingerprints of what ran: which of the project's functions some numbers came from, as text.
 
 While a row of a study or a chapter runs, :class:`Watch` notes the functions that are called. Their
-:func:`fingerprint` holds a hash of each, and of what could change its meaning without being called:
+:func:`fingerprint_of` holds a hash of each, and of what could change its meaning without being called:
 the constants and classes that it names, what these are made of, and what modules do to others when
 they are imported. It is computed from the text alone: to see whether a record is of today's code,
 nothing is run. What a function does not call, it does not hang on.
@@ -148,6 +148,9 @@ class Module:
         if isinstance(statement, DEFINITIONS):
             self.bound.setdefault(statement.name, []).append(statement)
             self.imports.pop(statement.name, None)
+            if ours := [each for each in statement.decorator_list if self._is_ours(each)]:
+                # It may register what it is given.
+                self.acts.append(ast.ClassDef(statement.name, [], [], [ast.Pass()], ours))
             return
         for node in _outside_functions(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -163,9 +166,21 @@ class Module:
             self.bound.setdefault(name, []).append(statement)
         for name in binds & self.imports.keys():
             del self.imports[name]
-        others = changes - self.bound.keys() | changes & self.imports.keys()
-        if others or (not binds and not changes and not _says_nothing(statement)):
+        by_name = any(
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+            for node in _outside_functions(statement)
+        )
+        acts = by_name or not binds | changes
+        if changes & self.imports.keys() or (acts and not _says_nothing(statement)):
             self.acts.append(statement)
+
+    def _is_ours(self, decorator: ast.expr) -> bool:
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        root = _dotted(node).partition(".")[0]
+        home = self.imports.get(root, ("attnbook" if root in self.bound else "", ""))[0]
+        return home.partition(".")[0] in FOLDERS
 
 
 def _outside_functions(statement: ast.stmt) -> Iterator[ast.AST]:
