@@ -1,6 +1,9 @@
 """What some numbers hang on: what was called and what gives it its meaning, and nothing else."""
 
 import importlib
+import json
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 from built import ROOT
 
-from attnbook.book import ran, soundness
+from attnbook.book import build, ran, soundness
+from attnbook.book.code import FOLDERS
 from attnbook.book.ran import Watch, clear_caches, fingerprint_of
 
 FILES = {
@@ -274,6 +278,50 @@ def test_a_module_that_was_moved_is_known_by_its_old_name(root, called, monkeypa
     monkeypatch.setitem(ran.MOVED, "attnbook.mask", "attnbook.masks")
     ran._sources.cache_clear()
     assert fingerprint_of(root, before, "import studies.one") == before
+
+
+TOUCHES_NOTHING = {
+    "a plural in an error": (
+        *("src/attnbook/masks.py", "queries and {n_keys} keys", "queries and {n_keys} key(s)"),
+    ),
+    "a new public function": (
+        *(
+            "src/attnbook/masks.py",
+            "def causal_mask(",
+            "def no_mask():\n    return None\n\n\ndef causal_mask(",
+        ),
+    ),
+    "a progress bar": ("src/attnbook/training/progress.py", 'desc="training"', 'desc="trains"'),
+    "a decoder": ("src/attnbook/decoding.py", "return parts[0]", "return parts[-1]"),
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of our code."""
+    root = tmp_path_factory.mktemp("checkout")
+    for folder in FOLDERS.values():
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.mark.parametrize("edit", TOUCHES_NOTHING.values(), ids=TOUCHES_NOTHING)
+def test_what_nobody_called_makes_no_record_and_no_chapter_stale(edit, checkout):
+    path, old, new = edit
+    text = (checkout / path).read_text()
+    assert text.count(old) == 1
+    (checkout / path).write_text(text.replace(old, new))
+    for record in (ROOT / "studies").glob("*.json"):
+        known = json.loads(record.read_text())["ran"]
+        assert fingerprint_of(checkout, known, f"import studies.{record.stem}") == known
+    for name, noted in build.executed().items():
+        known = {key: value for key, value in noted["made_from"].items() if FUNCTION.match(key)}
+        cells = build.code_cells(build.read(ROOT / f"chapters/{name}.ipynb"))
+        assert fingerprint_of(checkout, known, build.tree_of(cells)) == known
+    (checkout / path).write_text(text)
+
+
+FUNCTION = re.compile(r"(attnbook|studies)[\w.]*:")
 
 
 QUICK = {name: soundness.STUDIES[name] for name in ("heads_sharing", "aw_weights")}

@@ -1,10 +1,10 @@
 """Fingerprints of what ran: which of the project's functions some numbers came from, as text.
 
-While a row of a study or a chapter runs, :class:`Watch` notes the functions that are called. Their
-:func:`fingerprint_of` holds a hash of each, and of what could change its meaning without being called:
-the constants and classes that it names, what these are made of, and what modules do to others when
-they are imported. It is computed from the text alone: to see whether a record is of today's code,
-nothing is run. What a function does not call, it does not hang on.
+While a row of a study or a chapter runs, :class:`Watch` notes the functions that are called. What
+:func:`fingerprint_of` makes of them holds a hash of each, and of what could change its meaning
+without being called: the constants and classes that it names, what these are made of, and what
+modules do to others when they are imported. It is computed from the text alone: to see whether a
+record is of today's code, nothing is run. What a function does not call, it does not hang on.
 
 Not counted are comments, docstrings, annotations, layout, and what stands inside ``raise`` and
 ``warnings.warn``.
@@ -36,8 +36,14 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
 MAKERS = ("__new__", "__init__", "__post_init__")
 
-SILENT = tuple(f"attnbook.book.{name}" for name in ("ran", "code", "cells"))
-"""What only looks at code."""
+SILENT = (
+    *(f"attnbook.book.{name}" for name in ("ran", "code", "cells")),
+    "attnbook.training.progress",
+)
+"""What only looks at code, or only shows: what is wrong there is an error, and no other number."""
+
+HANDED_ON = ("__getattr__", "__dir__", "__all__")
+"""Of a package: its names are followed to where they come from."""
 
 Place = tuple[str, str]
 """A module, and the name of a function, class or constant in it."""
@@ -76,7 +82,7 @@ class Watch:
             for package, folder in self._packages.items():
                 if code.co_filename.startswith(folder + os.sep):
                     module = _module(package, Path(code.co_filename).relative_to(folder))
-                    found |= {f"{module}:{name}"} if module not in SILENT else set()
+                    found.add(f"{module}:{name}")
         return sorted(found)
 
 
@@ -244,7 +250,7 @@ class Sources:
         while waiting:
             place = waiting.pop()
             key = _key(place)
-            if key in found or place[1] in ("__getattr__", "__dir__", "__all__"):
+            if key in found or place[0] in SILENT or place[1] in HANDED_ON:
                 continue
             part = self.part(place)
             if part is None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnbook.book.code import FOLDERS, Code
-from attnbook.book.ran import Watch, fingerprint_of
+from attnbook.book.ran import SILENT, Watch, fingerprint_of
 
 STUDIES = {  # a case of each, with few steps
     "heads_sharing": ("own matrices (proper)", 20),
@@ -128,7 +128,8 @@ def try_breaks(
         for study in STUDIES:
             numbers, called = _row(root, study)
             assert called, f"study {study} does not run: {numbers}"
-            modules = [m for m in code.hashes(f"import studies.{study}") if ".book" not in m]
+            reached = code.hashes(f"import studies.{study}")
+            modules = [m for m in reached if ".book" not in m and m not in SILENT]
             trees = {name: code.tree(name) for name in modules}
             before = fingerprint_of(root, called, f"import studies.{study}")
             sound[study] = numbers, before, breaks(trees, draw)
