@@ -250,8 +250,8 @@ class Sources:
         while waiting:
             place = waiting.pop()
             key = _key(place)
-            if key in found or place[0] in SILENT or place[1] in HANDED_ON:
-                continue
+            if key in found or place[0] in ("", *SILENT) or place[1] in HANDED_ON:
+                continue  # "": a name of the source's own
             part = self.part(place)
             if part is None:
                 found[key] = "missing"
