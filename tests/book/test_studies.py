@@ -245,7 +245,7 @@ raise SystemExit(build.main(['book']))"""
 def test_build_marks_what_hangs_on_a_stale_record_and_then_fails(record):
     claimed = "claim('One', s['short', 'step 0'], at_least=-9, label='{}')"
     write_chapter(
-        f"from attnbook.book import claim\n{READ}",
+        f"from attnbook.book import claim\n{READ.partition('s.replay')[0]}",
         claimed.format("recorded"),
         claimed.format("live").replace("s['short', 'step 0']", "1"),
     )
