@@ -96,8 +96,9 @@ addEventListener("DOMContentLoaded", () => {
   document.addEventListener("pointerover", (event) => {
     if (event.pointerType !== "mouse") return;
     const link = linkOf(event);
+    // A key's card stays where the page scrolls under a mouse at rest.
     if (link) show(link);
-    else if (!event.target.closest("#claim-card")) hide();
+    else if (!event.target.closest("#claim-card") && !shown?.matches(":focus-visible")) hide();
   });
   document.addEventListener("focusin", (event) => {
     const link = linkOf(event);

@@ -175,6 +175,7 @@ def published(tmp_path_factory):
     (root / "CITATION.cff").write_bytes((ROOT / "CITATION.cff").read_bytes())
     settings = {
         "root_doc": "intro",
+        "source_suffix": {".rst": "restructuredtext"},  # its own: the default is changed in place
         "extensions": ["myst_nb", "sphinx_design", "sphinx_book_theme"]
         + [f"attnbook_{name}" for name in ("answers", "download", "evidence", "web")],
         "exclude_patterns": ["out"],

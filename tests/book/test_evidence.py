@@ -201,7 +201,7 @@ def test_link_lands_on_its_claim_opens_it_and_leads_back(page):
     page.wait_for_function(
         "() => document.querySelector(':target').getBoundingClientRect().top > 0"
     )
-    assert target.locator("summary").is_visible()
+    expect(target.locator("summary")).to_be_visible()
     target.locator(".claim-back").click()
     page.wait_for_function("y => Math.abs(scrollY - y) < 400", arg=before)
 
@@ -210,16 +210,18 @@ def test_card_opens_on_focus_and_escape_closes_it(page):
     page.goto(CHAPTER.as_uri())
     page.locator("section section p a.claim-link").first.focus()
     card = page.locator("#claim-card")
-    assert card.is_visible()
+    expect(card).to_be_visible()
     assert "Has to be" in card.inner_text()
+    page.mouse.move(5, 5)  # as a scroll under a mouse at rest
+    expect(card).to_be_visible()
     page.keyboard.press("Escape")
-    assert not card.is_visible()
+    expect(card).to_be_hidden()
 
 
 def test_first_tap_opens_the_card(window):
     page = window(CHAPTER.as_uri(), width=390, has_touch=True)
     page.locator("section section p a.claim-link").first.tap()
-    assert page.locator("#claim-card").is_visible()
+    expect(page.locator("#claim-card")).to_be_visible()
     assert "#claim" not in page.url
     page.locator("section section p a.claim-link").first.tap()
     page.wait_for_url("**#claim-*")
@@ -240,7 +242,7 @@ def test_lines_open_without_a_script(window):
     mark.locator("> summary").press("Enter")
     claim = mark.locator("details.claim").first
     claim.locator("summary").press("Enter")
-    assert claim.locator(".claim-card").is_visible()
+    expect(claim.locator(".claim-card")).to_be_visible()
 
 
 def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):

@@ -40,6 +40,8 @@ def built(tmp_path_factory) -> SimpleNamespace:
     (book / "_templates" / "layout.html").write_text(LAYOUT)
     warnings = io.StringIO()
     settings = {
+        # Sphinx's default is one object in a process: another book's parsers would stay in it.
+        "source_suffix": {".rst": "restructuredtext"},
         "templates_path": ["_templates"],
         "extensions": ["myst_parser", "attnbook_math"],
         "myst_enable_extensions": ["dollarmath"],

@@ -5,6 +5,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 from built import HTML, NUMBERED
+from playwright.sync_api import expect
 
 from attnbook.book.slides import deck, sentences
 
@@ -64,11 +65,11 @@ FITS = """() => [...document.querySelectorAll("section > *")]
 
 def test_keys_turn_slides_and_open_notes(slides):
     note = slides.locator("details p").first
-    assert not note.is_visible()
+    expect(note).to_be_hidden()
     slides.keyboard.press("ArrowRight")
     assert slides.evaluate("scrollY / innerHeight") == 1
     slides.keyboard.press("n")
-    assert note.is_visible()
+    expect(note).to_be_visible()
     assert slides.evaluate(FITS) == []
     slides.keyboard.press("ArrowLeft")
     assert slides.evaluate("scrollY") == 0

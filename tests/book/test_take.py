@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from built import HTML
 from PIL import Image
+from playwright.sync_api import expect
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,7 +46,7 @@ def test_a_figure_is_png_of_the_same_shape(chapter):
 
 def test_paper_has_no_buttons(chapter):
     buttons = chapter.locator(".take button").first
-    assert buttons.is_visible()
+    expect(buttons).to_be_visible()
     chapter.emulate_media(media="print")
-    assert not buttons.is_visible()
+    expect(buttons).to_be_hidden()
     assert chapter.locator("html").get_attribute("data-theme") == "light"
