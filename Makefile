@@ -4,7 +4,7 @@ PYTHON ?= python3
 SEEDS ?= 3
 PORT ?= 8000
 BIN := .venv/bin
-BUILD := $(BIN)/python -m attnbook.book.build
+BUILD := $(BIN)/python -m book.press.build
 # torch is not under the locks: its builds for CPUs and for GPUs have one version and other hashes.
 LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all:
 # Dask comes with what the tests need.
@@ -38,7 +38,7 @@ html: .venv/installed  ## build the HTML from the committed outputs, executing n
 	@$(BUILD) html
 
 test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
-	@$(BIN)/python tests/browser.py
+	@$(BIN)/python -m book.press.browser
 	$(BIN)/python -m pytest -q tests chapters -n logical --maxprocesses 4 --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600
 
@@ -74,7 +74,7 @@ worker: .venv/installed-tests  ## run rows and chapters for the scheduler of a D
 	@$(BIN)/dask worker $(SCHEDULER) --nthreads 1 --nworkers -1
 
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
-	@$(BIN)/python tests/parity/defaults.py
+	@$(BIN)/python -m benchmarks.defaults
 
 bench: .venv/installed-tests  ## time attention and training beside others' (25 minutes; QUICK=1: a minute)
 	@env -u TQDM_DISABLE $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
@@ -90,7 +90,7 @@ mutants: .venv/installed-tests  ## break the attention's code line by line: do t
 	  print("{killed} of {total} mutants killed".format(**n), "({:.1%})".format(n["killed"] / n["total"]))'
 
 soundness: .venv/installed-tests  ## break the code at random: does each number that moves change its fingerprint? (10 minutes)
-	@$(BIN)/python -m attnbook.book.soundness
+	@$(BIN)/python -m book.evidence.soundness
 
 faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do commands say and keep? (15 minutes, or ONLY=…)
 	@$(BIN)/python tests/faults.py $(ONLY)
@@ -102,7 +102,7 @@ twice: html  ## build the pages again, in another folder and with other hashes: 
 	@diff -r _build/html "_build/twice/another folder/_build/html" && echo "All bytes are equal"
 
 pdf: html .venv/installed-tests  ## print the whole book as one PDF, with a Chromium
-	@$(BIN)/python tests/pdf.py
+	@$(BIN)/python -m book.press.pdf
 
 epub: .venv/installed  ## build the book for e-readers, executing nothing
 	@$(BUILD) epub
@@ -111,7 +111,7 @@ slides: html  ## make a deck of slides of each chapter
 	@$(BUILD) slides
 
 picture: html .venv/installed-tests  ## take the README's picture of the built book
-	@$(BIN)/python tests/picture.py
+	@$(BIN)/python -m book.press.picture
 
 wheel: .venv/installed  ## build the package as a wheel, and use it in an empty environment
 	@rm -rf _build/wheel

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 import attnbook
-from attnbook.book.arithmetic import processor
+from book.evidence.arithmetic import processor
 
 Call = Callable[[], object]
 Times = dict[str, NDArray[np.float64]]

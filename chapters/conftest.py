@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from nbval.plugin import IPyNbCell
 
-from attnbook.book.arithmetic import EXECUTED
-from attnbook.book.build import measured_under
+from book.evidence.arithmetic import EXECUTED
+from book.press.build import measured_under
 
 HERE = Path(__file__).parent
 

@@ -1,1 +1,1 @@
-"""Experiments too long for a chapter's minute: see attnbook.book.studies."""
+"""Experiments too long for a chapter's minute: see book.evidence.records."""

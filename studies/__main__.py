@@ -13,7 +13,7 @@ parser.add_argument("--minutes", type=float, default=float("inf"))
 options = parser.parse_args()
 
 sys.path.insert(0, "src")
-from attnbook.book.studies import StudyError, make_gpu_records  # noqa: E402
+from book.evidence.records import StudyError, make_gpu_records  # noqa: E402
 
 try:
     make_gpu_records(options.only, options.minutes)

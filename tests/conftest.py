@@ -9,12 +9,12 @@ import jaxtyping
 import pytest
 import torch
 
-pytest_plugins = ["browser"]
+pytest_plugins = ["untested"]
 
 # This file is read before any test imports the package: only what is imported later is checked.
 # An int may stand where a float is asked for, as for mypy.
 jaxtyping.install_import_hook(
-    "attnbook", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    ["attnbook", "book"], "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 )
 
 # The same examples at every run: ATTNBOOK_TESTS=quick (make quick) looks at few of them.

@@ -59,9 +59,9 @@ OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels", "PIP_CONFIG_FILE": o
 
 CHAPTER = (
     "# What is six times seven?\n\n[It is 42.]{.answer} See [42](#claim-product).",
-    'import time\n\nfrom attnbook.book import claim, study\n\nproduct = study("small")["product"]\n'
+    'import time\n\nfrom book import claim, study\n\nproduct = study("small")["product"]\n'
     'time.sleep(1)\nclaim("Six times seven is 42", product, label="product", close_to=42, atol=1)',
-    "import matplotlib.pyplot as plt\n\nfrom attnbook.book import use_style\n\nuse_style()\n"
+    "import matplotlib.pyplot as plt\n\nfrom book import use_style\n\nuse_style()\n"
     "plt.plot([1, 2])\nplt.show()",
     "**A line of two points rises.**\n\n## What you can now say\n\n- It is 42.",
 )
@@ -172,6 +172,7 @@ def to_install(folder: Path) -> None:
 
 
 def urlsafe(content: str) -> str:
+    """A hash as a wheel's table of files has it."""
     digest = hashlib.sha256(content.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -245,6 +246,7 @@ class Copy:
         return f"still runs: {found[0]}" if found else ""
 
     def processes(self) -> Iterator[str]:
+        """The names of those that belong to the copy."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.environ().get(MARK) == self.mark and process.status() != "zombie":
@@ -272,6 +274,8 @@ class Run:
 
 @dataclass
 class Row:
+    """A line of the table."""
+
     fault: str
     command: str
     code: int | str
@@ -301,6 +305,10 @@ def judged(
     """A row: what is wrong with how a command ended.
 
     Args:
+        fault: of the machine.
+        command: by its name.
+        ended: exit code and what it printed.
+        copy: where it ran.
         words: what has to be said by a command that may not end well; none, if it has to.
         more: what else is wrong.
     """
@@ -353,6 +361,7 @@ ROOM = {"html": (8, 300), "epub": (500,), "train": (8, 60), "install": (8, 20_00
 
 
 def full_disk(small: Path, place: Path, command: str) -> Iterator[Row]:
+    """A disk on which some kilobytes are left."""
     for room in ROOM.get(command, (8,)):
         fault = f"disk with {room} KB left"
         with disk(place.with_name(f"{place.name}-{room}")) as folder:
@@ -367,6 +376,7 @@ def full_disk(small: Path, place: Path, command: str) -> Iterator[Row]:
 
 
 def read_only(small: Path, place: Path, command: str) -> Iterator[Row]:
+    """A disk that can only be read."""
     with disk(place) as folder:
         copy = Copy(small, folder / "copy", command)
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
@@ -406,6 +416,7 @@ def clock_back(small: Path, place: Path, command: str) -> Iterator[Row]:
 
 
 def two_at_once(small: Path, place: Path, command: str) -> Iterator[Row]:
+    """The same command twice in one checkout."""
     copy = Copy(small, place, command)
     runs = [copy.start(COMMANDS[command]) for _ in range(2)]
     ended = sorted(run.end() for run in runs)
@@ -423,10 +434,12 @@ LENGTHS = {"pdf": 2.0, "install": 0.5, "train": 0.7}
 
 
 def interrupt(run: Run) -> None:
+    """Ctrl-C."""
     os.killpg(run.process.pid, signal.SIGINT)
 
 
 def kill(run: Run) -> None:
+    """``kill -9``."""
     os.killpg(run.process.pid, signal.SIGKILL)
 
 
@@ -463,6 +476,8 @@ def interrupted(small: Path, place: Path, command: str) -> Iterator[Row]:
 
 
 def environment(name: str, changes: dict[str, str | None]) -> Callable[..., Iterator[Row]]:
+    """A fault that other environment variables make."""
+
     def fault(small: Path, place: Path, command: str) -> Iterator[Row]:
         copy = Copy(small, place, command)
         ended = copy.start(COMMANDS[command], changes).end()
@@ -482,11 +497,13 @@ ascii_output = environment("output in ASCII", ASCII | {"PYTHONIOENCODING": "asci
 
 
 def odd_path(small: Path, place: Path, command: str) -> Iterator[Row]:
+    """A folder with a space, quotes, and letters of other alphabets in its name."""
     copy = Copy(small, place / "a b" / "é ü'\"#%", command)
     yield judged("odd path", command, copy.start(COMMANDS[command]).end(), copy)
 
 
 def served(small: Path, place: Path, command: str) -> Iterator[Row]:
+    """``make serve`` from such a folder."""
     copy = Copy(small, place / "a b" / "é ü'\"#%", command)
     (copy.folder / "_build/html").mkdir(parents=True)
     (copy.folder / "_build/html/index.html").write_text("read")
@@ -530,6 +547,7 @@ NEEDS_MOUNT = (full_disk, read_only)
 
 
 def main(only: list[str]) -> int:
+    """Print the table; 1 if a row does not hold."""
     may_mount = "ATTNBOOK_MAY_MOUNT" in os.environ
     jobs = [(fault, command) for fault, commands in TABLE for command in commands]
     jobs = [(f, c) for f, c in jobs if not only or {f.__name__, c, f"{f.__name__}:{c}"} & {*only}]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import browser
+from book.press import browser
 
 pytest_plugins = ["pytester"]
 BRINGS = "#!/bin/sh\necho '#!/bin/sh' >{0} && chmod +x {0}"  # a program that starts
@@ -82,6 +82,6 @@ def test_skipped_pages_are_the_last_line_of_the_run(pytester, monkeypatch):
         def test_another(): pytest.skip("another reason")
         """
     )
-    run = pytester.runpytest_subprocess("-q", "-p", "browser", "-n", "1")
+    run = pytester.runpytest_subprocess("-q", "-p", "untested", "-n", "1")
     assert run.ret == 0
     assert run.outlines[-1] == f"NOT TESTED: 3 tests of the pages, {browser.MISSING}"

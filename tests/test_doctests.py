@@ -14,7 +14,7 @@ PUBLIC |= {name: one for name, one in vars(convert).items() if name.startswith((
 MODULES = ["attnbook"] + [
     module.name for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.")
 ]
-SLOW = ("attnbook.doctor", "attnbook.book.cells", "attnbook.tasks.dates", "attnbook.book.build")
+SLOW = ("attnbook.doctor", "book.evidence.cells", "attnbook.tasks.dates", "book.press.build")
 EXAMPLES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW), id=name) for name in MODULES
 ]

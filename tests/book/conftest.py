@@ -7,7 +7,7 @@ import pytest
 from built import HTML, PAGES, served
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
 
-from browser import MISSING, NAMES, find, launch
+from book.press.browser import MISSING, NAMES, find, launch
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 from test_questions import ENTRIES
 
-from attnbook_answers import DESCRIBED, NEIGHBOURS, first_sentences
+from book.sphinx.answers import DESCRIBED, NEIGHBOURS, first_sentences
 
 INDEX = "chapters/questions.html"
 
@@ -177,7 +177,7 @@ def published(tmp_path_factory):
         "root_doc": "intro",
         "source_suffix": {".rst": "restructuredtext"},  # its own: the default is changed in place
         "extensions": ["myst_nb", "sphinx_design", "sphinx_book_theme"]
-        + [f"attnbook_{name}" for name in ("answers", "download", "evidence", "web")],
+        + [f"book.sphinx.{name}" for name in ("answers", "download", "evidence", "web")],
         "exclude_patterns": ["out"],
         "myst_enable_extensions": ["attrs_inline", "colon_fence"],
         "nb_execution_mode": "off",
@@ -192,7 +192,7 @@ def published(tmp_path_factory):
                 "colab_url": "https://colab.research.google.com",
             },
         },
-        "templates_path": [str(ROOT / "_templates"), str(ROOT / "_templates" / "components")],
+        "templates_path": [str(TEMPLATES), str(TEMPLATES / "components")],
     }
     out = str(root / "out")
     with pytest.MonkeyPatch.context() as patch, docutils_namespace():

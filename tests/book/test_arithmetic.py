@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbook.book.arithmetic import arithmetic
+from book.evidence.arithmetic import arithmetic
 
 
 def test_it_is_the_same_each_time_and_on_two_threads():

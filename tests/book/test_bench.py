@@ -11,11 +11,11 @@ import pytest
 import torch
 from playwright.sync_api import Page, expect
 
-from attnbook.book import bench
-from attnbook.book.bench.model import SETS, Settings, backward, forward, learn, plain
-from attnbook.book.bench.picture import look
+from book.figures import workbench
+from book.figures.workbench.model import SETS, Settings, backward, forward, learn, plain
+from book.figures.workbench.picture import look
 
-SCRIPTS = [Path(bench.__file__).with_name(name) for name in ("model.js", "picture.js")]
+SCRIPTS = [Path(workbench.__file__).with_name(name) for name in ("model.js", "picture.js")]
 SWITCHES = ("scaled", "identity", "same", "rooted", "turned", "normed", "every")
 
 

@@ -18,8 +18,8 @@ from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from attnbook.book import build
-from attnbook.book.files import write_whole
+from book.evidence.files import write_whole
+from book.press import build
 
 ROOT = Path(__file__).parents[2]
 PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -307,7 +307,7 @@ def test_interrupted_chapters_lose_nothing(book, executed, monkeypatch):
 
 def test_interrupt_waits_for_no_chapter(book):
     write_chapter("02_two", "import time; time.sleep(60)")
-    command = [sys.executable, "-m", "attnbook.book.build", "claims", "--seeds", "9", "02_two"]
+    command = [sys.executable, "-m", "book.press.build", "claims", "--seeds", "9", "02_two"]
     # A shell that runs the tests in the background has them, and what they start, ignore SIGINT.
     heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
@@ -362,7 +362,7 @@ def test_killed_command_damages_nothing_and_completes_when_run_again(book, monke
         sys.executable,
         "-c",
         """
-from attnbook.book import build
+from book.press import build
 build.render = lambda: None
 raise SystemExit(build.main(['book']))""",
     ]
@@ -408,7 +408,7 @@ def test_file_is_never_seen_half_written(tmp_path, monkeypatch):
     assert list(Path("_build").iterdir()) == []
 
 
-CLAIM = "from attnbook.book import claim, seeds\nseed = seeds(1)[0] // 1000\n"
+CLAIM = "from book import claim, seeds\nseed = seeds(1)[0] // 1000\n"
 
 
 @pytest.mark.parametrize(
@@ -501,8 +501,7 @@ def test_a_readers_settings_reach_no_command():
 
 
 def copy_machinery(folder: Path) -> None:
-    for name in ("_ext", "_static", "_templates"):
-        shutil.copytree(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "src" / "book", folder / "src" / "book")
     for name in ("_config.yml", "CITATION.cff"):
         shutil.copyfile(ROOT / name, folder / name)
 
@@ -548,13 +547,12 @@ def test_page_that_is_older_than_what_it_was_before_is_built_again(built_whole):
     "path",
     [
         "_config.yml",
-        "_ext/attnbook_pages.py",
-        "_static/book.css",
-        "_templates/navbar-logo.html",
-        "_templates/components/search-field.html",
         "_toc.yml",
         "requirements.lock",
         "src/attnbook/module.py",
+        "src/book/sphinx/pages.py",
+        "src/book/sphinx/static/book.css",
+        "src/book/sphinx/templates/components/search-field.html",
     ],
 )
 def test_changed_machinery_builds_everything_and_leaves_no_old_page(path, built_whole):
@@ -587,7 +585,7 @@ def test_everything_is_built_again_after_a_failure(built_whole):
 
 # Books that are rendered by Sphinx: one that is right, and one with all that must not pass.
 
-CLAIMED = """from attnbook.book import claim, use_style
+CLAIMED = """from book import claim, use_style
 claim("The variance is d_head", [63.2, 64.2, 63.7], label="variance", close_to=64, rtol=0.1)"""
 DRAWN = """import matplotlib.pyplot as plt
 use_style()

@@ -8,10 +8,10 @@ import pytest
 from built import CHAPTERS, HTML, ROOT, code_cells, parsed, read, without
 from nbformat import NotebookNode
 
-from attnbook.book import build
-from attnbook.book.arithmetic import EXECUTED
-from attnbook.book.cells import required_tag, tag_of
-from attnbook.book.studies import FOLDER, REPLAY_KEY, checked_record, names, waits_for_gpu
+from book.evidence.arithmetic import EXECUTED
+from book.evidence.cells import required_tag, tag_of
+from book.evidence.records import FOLDER, REPLAY_KEY, checked_record, names, waits_for_gpu
+from book.press import build
 
 LOOKED_UP = "not_learning"  # by symptom; its entries are short (test_not_learning)
 

@@ -8,7 +8,8 @@ import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from attnbook.book import ClaimFailedError, build, claim, seeds
+from book import ClaimFailedError, claim, seeds
+from book.press import build
 
 # A reader's mistakes must meet the claims' own checks.
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -260,7 +261,7 @@ def test_line_says_what_was_measured_and_claimed(measured, form, shown, capsys):
 
 
 CELLS = [
-    "from attnbook.book import claim",
+    "from book import claim",
     'claim("a < b & <b>c</b>", [1.0, 3.0], label="held-one", at_most=9, unit="<i>", text="abc")',
     'claim("It fails", 2, label="failed-one", at_most=1)',
     'claim("It is near", 1.0, label="near", close_to=1.0, rtol=0.02)',

@@ -12,9 +12,9 @@ import matplotlib as mpl
 import pytest
 from built import CHAPTERS, ROOT, code_cells
 
-from attnbook import book
-from attnbook.book import ClaimFailedError, claim
-from attnbook.book.cells import Cell, needed
+import book
+from book import ClaimFailedError, claim
+from book.evidence.cells import Cell, needed
 
 AT_LEAST = 5  # breaks for each chapter
 

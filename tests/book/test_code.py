@@ -6,8 +6,8 @@ import pytest
 from built import ROOT
 
 from attnbook.blocks import Residual
-from attnbook.book.code import Code, code_hash
-from attnbook.book.listings import listing, show_source
+from book.evidence.code import Code, code_hash
+from book.evidence.listings import listing, show_source
 
 FILES = {
     "src/attnbook/__init__.py": "from attnbook.model import Model\nfrom attnbook.numpy import f\n",

@@ -7,7 +7,7 @@ import pytest
 from built import CHAPTERS, ROOT, parsed, prose, violations, without
 from playwright.sync_api import expect
 
-from attnbook_collect import SHOWN, anchor
+from book.sphinx.collect import SHOWN, anchor
 
 PAGES = {"What people say": "chapters/sayings.html", "Pitfalls": "chapters/pitfalls.html"}
 

@@ -7,8 +7,8 @@ import pytest
 from contrast import contrast, linear
 from numpy.typing import NDArray
 
-from attnbook.book.bench.picture import tint
-from attnbook.book.colours import COLOURS
+from book.figures.colours import COLOURS
+from book.figures.workbench.picture import tint
 
 SERIES = ("blue", "olive", "rose")
 THEMES = pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])

@@ -7,7 +7,7 @@ import pytest
 from built import CHAPTERS, HTML, served
 from playwright.sync_api import Page, expect
 
-from attnbook.book.policy import with_policy
+from book.press.policy import with_policy
 
 
 class Attributes(HTMLParser):

@@ -10,7 +10,7 @@ import pytest
 from built import CHAPTERS, HTML, ROOT, code_cells
 from pybtex.database import parse_file
 
-from attnbook_download import FOLDER, names, plain
+from book.sphinx.download import FOLDER, names, plain
 
 BIBLIOGRAPHY = ROOT / "chapters" / "references.bib"
 MYST = re.compile(r"\{[a-z:-]+\}`|^[`:]{3,}\{|^:[a-z]+:", re.MULTILINE)
@@ -58,8 +58,6 @@ def test_archive_holds_what_runs_the_chapters(tmp_path):
     with zipfile.ZipFile(HTML / f"{FOLDER}.zip") as archive:
         assert not [name for name in archive.namelist() if "/." in name or "/_build/" in name]
         archive.extractall(tmp_path)
-    code = (
-        "import sys; sys.path.insert(0, 'src'); from attnbook.book import study; study('qkv_ring')"
-    )
+    code = "import sys; sys.path.insert(0, 'src'); from book import study; study('qkv_ring')"
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / FOLDER, check=False)
     assert run.returncode == 0

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from built import NUMBERED, ROOT
 
-from attnbook.book.build import BUILD, EPUB, write_epub
+from book.press.build import BUILD, EPUB, write_epub
 
 pytestmark = pytest.mark.slow
 XHTML = "{http://www.w3.org/1999/xhtml}"

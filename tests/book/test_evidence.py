@@ -9,10 +9,10 @@ import pytest
 from built import CHAPTERS, HTML, ROOT, code_cells, parsed, read, violations
 from playwright.sync_api import expect
 
-from attnbook.book.build import BuildError, claims_of, count_of
-from attnbook.book.cells import Cell, files_behind, hash_needed, required_tag, tag_of
-from attnbook.book.claims import RECORDED_MARGIN
-from attnbook_evidence import _in_digits, words_of
+from book.evidence.cells import Cell, files_behind, hash_needed, required_tag, tag_of
+from book.evidence.claims import RECORDED_MARGIN
+from book.press.build import BuildError, claims_of, count_of
+from book.sphinx.evidence import _in_digits, words_of
 
 CHAPTER = HTML / "chapters" / "04_attention_weights.html"
 SHOWN = "details:is(.evidence, .claim, .fold)"
@@ -95,13 +95,13 @@ FILES_BEHIND = {  # a claim of "x" after these cells -> what its numbers reach
     "x = json.loads((find_root() / 'benchmarks/machine.json').read_text())": [
         "benchmarks/machine.json"
     ],
-    "from attnbook.book import live\nx = live.load('dates')": [
-        f"src/attnbook/book/live/{name}.{ending}"
+    "from book.figures import live\nx = live.load('dates')": [
+        f"src/book/figures/live/{name}.{ending}"
         for name in ("dates", "tales")
         for ending in ("json", "safetensors")
     ],
-    "from attnbook.book.bench.model import by_training\nx = by_training()": [
-        "src/attnbook/book/bench/trained.json"
+    "from book.figures.workbench.model import by_training\nx = by_training()": [
+        "src/book/figures/workbench/trained.json"
     ],
     "x = open('config.json')": [],  # one that the chapter writes itself
 }

@@ -11,16 +11,16 @@ from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 from traitlets.config import PyFileConfigLoader
 
-from attnbook.book import use_style
+from book import use_style
 
 DRAWN = """\
 import matplotlib.pyplot as plt
-from attnbook.book import use_style
+from book import use_style
 
 use_style()
 plt.plot([1, 4, 9]);"""
 MOVES = """\
-from attnbook.book.interactive.scale import scale
+from book.figures.moving.scale import scale
 
 scale"""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from built import CHAPTERS, code_cells
 
-from attnbook.book.claims import METADATA_KEY
+from book.evidence.claims import METADATA_KEY
 
 Names = dict[str, ast.AST]
 """What a chapter's names were last bound to."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_studies import CODE, MAKE, checkout, commit, edit, python, root  # noqa: F401
 
-from attnbook.book import studies
+from book.evidence import records
 
 ROOT = Path(__file__).parents[2]
 GPU_CODE = (
@@ -29,7 +29,7 @@ def run(seed, case, steps=4):
     return one(seed, case, steps)
 '''
 )
-READ = """from attnbook.book import study
+READ = """from book import study
 s = study("gpu_length")
 print(len(s.rows))
 s.replay("short")"""
@@ -104,7 +104,7 @@ def test_a_stale_record_says_where_it_is_made_and_is_kept_if_the_tiny_runs_agree
     assert python(READ).returncode == 0
 
 
-NEEDING = [name for name in studies.names(ROOT) if name.startswith(studies.GPU)]
+NEEDING = [name for name in records.names(ROOT) if name.startswith(records.GPU)]
 
 
 @pytest.mark.parametrize("name", NEEDING)
@@ -113,6 +113,6 @@ def test_every_case_runs_on_a_cpu_at_a_tiny_size(name):
     for case in {
         case.partition(", ")[2].partition(", ")[2]: case for case in module.SEEDS
     }.values():
-        numbers = studies._run(name, case, 0, **module.TINY)
+        numbers = records._run(name, case, 0, **module.TINY)
         assert all(map(math.isfinite, numbers["curve"])), case
         assert numbers["held out"][-1] < numbers["first losses"][0] + 0.5, case

@@ -17,10 +17,10 @@ import pytest
 from built import CHAPTERS, HTML, code_cells, parsed, violations
 from playwright.sync_api import Browser, Page, expect
 
-from attnbook.book.colours import as_variables
-from attnbook.book.interactive.date_reader import NOTES
-from attnbook.book.interactive.drawing import fill
-from attnbook.book.interactive.figure import HERE, Figure, Slider, Switch, script
+from book.figures.colours import as_variables
+from book.figures.moving.date_reader import NOTES
+from book.figures.moving.drawing import fill
+from book.figures.moving.figure import HERE, VENDOR, Figure, Slider, Switch, script
 
 # Of the npm package d3 7.9.2, dist/d3.min.js as it is.
 D3 = "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1"
@@ -37,14 +37,12 @@ def figures() -> dict[str, tuple[str, Figure]]:
                 if "data-interactive=" in svg:
                     recipe = json.loads(unescape(re.search(r"(?s)<metadata>(.*?)</", svg)[1]))
                     name = recipe["name"]
-                    module = import_module(f"attnbook.book.interactive.{name}")
+                    module = import_module(f"book.figures.moving.{name}")
                     found[name] = (path.stem, replace(getattr(module, name), data=recipe["data"]))
     return found
 
 
-NAMES = sorted(
-    path.stem for path in HERE.glob("*.js") if path.stem not in ("d3.min", "figures", "map")
-)
+NAMES = sorted(path.stem for path in HERE.glob("*.js") if path.stem != "figures")
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -145,7 +143,7 @@ def test_every_figure_is_in_a_chapter():
 
 def test_scripts_are_small_and_d3_is_what_it_was():
     assert len(script().encode()) <= 25_000
-    assert hashlib.sha256((HERE / "d3.min.js").read_bytes()).hexdigest() == D3
+    assert hashlib.sha256((VENDOR / "d3.min.js").read_bytes()).hexdigest() == D3
 
 
 def test_a_figure_is_described_and_carries_little(figure):

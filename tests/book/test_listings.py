@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 import attnbook
-from attnbook.book import show_source
+from book import show_source
 
 PUBLIC = [each for each in map(vars(attnbook).get, attnbook.__all__) if callable(each)]
 METHODS = [attnbook.MultiHeadAttention.forward, attnbook.MultiHeadAttention.__init__]

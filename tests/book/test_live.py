@@ -9,10 +9,10 @@ import torch
 from built import HTML, violations
 from playwright.sync_api import Browser, Page, expect
 
-from attnbook.book import live
 from attnbook.models import LanguageModel
 from attnbook.tasks import tales
 from attnbook.tasks.dates import END, START, DatesTask
+from book.figures import live
 
 PAGES = {"dates": "09_transformer", "tales": "10_language_model"}
 

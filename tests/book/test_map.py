@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.attention import attention_logits
-from attnbook.book.map import about, draw
-from attnbook.book.map_parts import BACK, LAYOUTS, PARTS, Part, arrows, part_of
 from attnbook.masks import causal_mask
+from book.figures.map import about, draw
+from book.figures.map.parts import BACK, LAYOUTS, PARTS, Part, arrows, part_of
 
 SIZES = {"tokens": 5, "d_model": 12, "heads": 3, "d_k": 4, "vocab": 17}
 FORMS = ("pre", "post")

@@ -2,17 +2,16 @@
 
 import io
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
-from built import ROOT
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from attnbook.book.colours import COLOURS
+from book.figures.colours import COLOURS
+from book.sphinx.math import coloured
 
 PAGE = r"""# One page about $\sqrt{d_k}$
 
@@ -33,7 +32,6 @@ LAYOUT = '{% extends "!layout.html" %}{% block footer %}{{ glyphs }}{{ super() }
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> SimpleNamespace:
     """The page, its entry in the index of the search, and the warnings."""
-    sys.path.insert(0, str(ROOT / "_ext"))
     book: Path = tmp_path_factory.mktemp("book")
     (book / "index.md").write_text(PAGE)
     (book / "_templates").mkdir()
@@ -43,7 +41,7 @@ def built(tmp_path_factory) -> SimpleNamespace:
         # Sphinx's default is one object in a process: another book's parsers would stay in it.
         "source_suffix": {".rst": "restructuredtext"},
         "templates_path": ["_templates"],
-        "extensions": ["myst_parser", "attnbook_math"],
+        "extensions": ["myst_parser", "book.sphinx.math"],
         "myst_enable_extensions": ["dollarmath"],
         "html_math_renderer": "drawn",
         "html_theme": "basic",
@@ -51,7 +49,6 @@ def built(tmp_path_factory) -> SimpleNamespace:
     with docutils_namespace():
         out = str(book / "out")
         Sphinx(str(book), None, out, out, "html", settings, status=None, warning=warnings).build()
-    sys.path.remove(str(ROOT / "_ext"))
     page, index = (book / "out" / name for name in ("index.html", "searchindex.js"))
     texts = {"page": page.read_text(), "index": index.read_text()}
     return SimpleNamespace(**texts, warnings=warnings.getvalue())
@@ -91,12 +88,9 @@ def test_each_glyph_and_each_formula_is_on_the_page_once(built):
     assert set(ids) == set(used)
 
 
-def test_queries_keys_and_values_have_their_colours_and_indices_have_none(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "_ext")
-    import attnbook_math
-
+def test_queries_keys_and_values_have_their_colours_and_indices_have_none():
     def named(tex):
-        return re.findall(r"\\textcolor\{(#\w+)\}\{(.*?)\}(?!\})", attnbook_math.coloured(tex))
+        return re.findall(r"\\textcolor\{(#\w+)\}\{(.*?)\}(?!\})", coloured(tex))
 
     query, key, value = (COLOURS[name][0] for name in ("query", "key", "value-letter"))
     assert named(r"QK^\top/\sqrt{d_k}") == [(query, "Q"), (key, r"K^\top")]

@@ -11,12 +11,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from attnbook.book import build
-from attnbook.book.build import measured_under
+from book.press import build
+from book.press.build import measured_under
 
 ROOT = Path(__file__).parents[2]
 
-IMPORTS = """from attnbook.book import claim, use_style
+IMPORTS = """from book import claim, use_style
 from attnbook.tasks.text import fingerprint, python_topics
 text = fingerprint(python_topics())"""
 PRINTED = "print('three', 1 + 2)"

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from built import ROOT, parsed, read
 
-from attnbook.book.cells import tag_of
+from book.evidence.cells import tag_of
 
 PAGE = ROOT / "chapters" / "not_learning.ipynb"
 SYMPTOM = re.compile(r"(?m)^\((s-[a-z-]+)\)=\n### ([^\n]+)\n")

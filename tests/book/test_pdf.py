@@ -6,7 +6,7 @@ import pytest
 from bs4 import BeautifulSoup
 from built import HTML
 
-from pdf import address, whole
+from book.press.pdf import address, whole
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from built import ROOT
 
-from attnbook.book import build, ran, soundness
-from attnbook.book.code import FOLDERS
-from attnbook.book.ran import Watch, clear_caches, fingerprint_of
+from book.evidence import ran, soundness
+from book.evidence.code import FOLDERS
+from book.evidence.ran import Watch, clear_caches, fingerprint_of
+from book.press import build
 
 FILES = {
     "src/attnbook/__init__.py": """

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from built import ROOT
 
-from attnbook.book.build import jupyter_book
+from book.press.build import jupyter_book
 
 pytestmark = pytest.mark.slow
-MACHINERY = ("_ext", "_static", "_templates")
+MACHINERY = "src/book/sphinx"
 FILES = ("_config.yml", "CITATION.cff", "chapters/references.bib", "chapters/references.md")
 DAY = "2001-02-03"
 TOC = "{format: jb-book, root: intro, chapters: [{file: chapters/references}]}"
@@ -41,8 +41,7 @@ os.scandir = Listed
 
 def files_of(book: Path, *, reverse: bool) -> dict[str, bytes]:
     """What `make html` and `make epub` make of a small book in this folder."""
-    for name in MACHINERY:
-        shutil.copytree(ROOT / name, book / name)
+    shutil.copytree(ROOT / MACHINERY, book / MACHINERY)
     for name in FILES:
         (book / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(ROOT / name, book / name)

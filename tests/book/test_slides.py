@@ -7,7 +7,7 @@ from bs4 import BeautifulSoup
 from built import HTML, NUMBERED
 from playwright.sync_api import expect
 
-from attnbook.book.slides import deck, sentences
+from book.press.slides import deck, sentences
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from attnbook.book import studies
+from book.evidence import records
 
 CODE = '''"""Which is longer?"""
 
@@ -29,7 +29,7 @@ def run(seed, case, steps=4):
     numbers = [random.Random(seed + i).random() for i in range(steps)]
     return {f"step {i}": x for i, x in enumerate(numbers)}
 '''
-READ = """from attnbook.book import study
+READ = """from book import study
 s = study("length")
 print(len(s["long", "step 0"]), s.seeds("short"))
 s.replay("short", steps=2)"""
@@ -59,7 +59,7 @@ def python(code: str, **environment: str) -> CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-MAKE = "from attnbook.book import build; raise SystemExit(build.main(['studies']))"
+MAKE = "from book.press import build; raise SystemExit(build.main(['studies']))"
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +139,9 @@ def committed(record: Path) -> Path:
     edit(code, "    numbers =", f"{says}    numbers =")
     shutil.copy(code, "studies/width.py")
     for name in ("length", "width"):
-        ran = studies.code_that_ran(Path(), name, [f"studies.{name}:run"])
+        ran = records.code_that_ran(Path(), name, [f"studies.{name}:run"])
         content = json.loads(record.read_text()) | {"ran": ran}
-        studies._write_record(name, content)
+        records._write_record(name, content)
     commit()
     return record
 
@@ -191,7 +191,7 @@ def test_rewritten_code_that_gives_other_numbers_keeps_only_the_other_records(co
 def test_record_of_another_processor_is_kept_if_both_codes_agree_here(committed):
     content = json.loads(committed.read_text())
     content["rows"][0]["numbers"]["step 0"] += 1e-3
-    studies._write_record("length", content)
+    records._write_record("length", content)
     commit()
     edit(committed.with_suffix(".py"), "before", "after")
     same, ran = same_as_head()
@@ -203,10 +203,10 @@ def test_record_of_another_processor_is_kept_if_both_codes_agree_here(committed)
 def test_only_twenty_steps_are_run_of_what_took_long(committed):
     edit(committed.with_suffix(".py"), "{case} before", "{case} {steps}")
     content = json.loads(committed.read_text())
-    content["ran"] = studies.code_that_ran(Path(), "length", content["ran"])
+    content["ran"] = records.code_that_ran(Path(), "length", content["ran"])
     for row in content["rows"]:
         row["seconds"] = 11 if row["case"] == "long" else 10
-    studies._write_record("length", content)
+    records._write_record("length", content)
     commit()
     edit(committed.with_suffix(".py"), "{steps}", "of {steps}")
     same, ran = same_as_head()
@@ -221,7 +221,7 @@ def test_unknown_study_can_not_be_kept(committed):
 
 def test_replay_that_disagrees_is_an_error(record):
     """The numbers hang on something that the code's hash can't see."""
-    other = "import random; from attnbook.book import studies\n"
+    other = "import random; from book import studies\n"
     other += "random.Random = lambda seed, R=random.Random: R(seed + 1)\n"
     read = python(other + READ)
     assert "study length, case 'short', seed 0: run again, it gives other numbers" in read.stderr
@@ -237,7 +237,7 @@ def write_chapter(*sources: str) -> None:
     nbformat.write(new_notebook(cells=cells), "chapters/one.ipynb")
 
 
-BOOK = """from attnbook.book import build
+BOOK = """from book.press import build
 build.render_pages = lambda: None
 raise SystemExit(build.main(['book']))"""
 
@@ -245,7 +245,7 @@ raise SystemExit(build.main(['book']))"""
 def test_build_marks_what_hangs_on_a_stale_record_and_then_fails(record):
     claimed = "claim('One', s['short', 'step 0'], at_least=-9, label='{}')"
     write_chapter(
-        f"from attnbook.book import claim\n{READ.partition('s.replay')[0]}",
+        f"from book import claim\n{READ.partition('s.replay')[0]}",
         claimed.format("recorded"),
         claimed.format("live").replace("s['short', 'step 0']", "1"),
     )
@@ -270,13 +270,13 @@ def test_other_seeds_have_records_of_their_own(record):
     assert record.read_text() == before
 
 
-LIVE = """from attnbook.book import build
+LIVE = """from book.press import build
 raise SystemExit(build.main(['claims', '--seeds', '2', '--live']))"""
 
 
 def test_live_claims_are_tried_with_the_studies_as_recorded(record):
     write_chapter(
-        "from attnbook.book import claim, seeds, study\nlength = study('length')",
+        "from book import claim, seeds, study\nlength = study('length')",
         "claim('It is low', seeds(1)[0], label='low', at_most=1000)",
         "claim('It is long', length['long', 'step 0'], label='long', at_most=9)",
         "length.replay('long')\nassert length.seeds('long') == [0, 1, 2, 3]",

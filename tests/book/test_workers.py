@@ -31,7 +31,7 @@ def run(seed, case):
     time.sleep(1 if case == "long" else 0)
     return {"drawn": random.Random(seed).random()}
 '''
-CHAPTER = """from attnbook.book import claim, seeds, study
+CHAPTER = """from book import claim, seeds, study
 drawn = study('where')['short', 'drawn']
 claim('It is below one', drawn, label='drawn', at_most=1)
 claim('It is a seed', seeds(1)[0], label='seed', at_least=1000)"""
@@ -59,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def start(*arguments: str, scheduler: str = "") -> Popen[str]:
-    command = [sys.executable, "-m", "attnbook.book.build", *arguments]
+    command = [sys.executable, "-m", "book.press.build", *arguments]
     env = os.environ | {"SCHEDULER": scheduler, "WORKERS": "1"}
     return Popen(command, env=env, stdout=PIPE, stderr=PIPE, text=True)
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from attnbook import LanguageModel, ModelConfig
 from attnbook.doctor import diagnose
-from tests.doctor.libraries import TRANSFORMERS
-from tests.doctor.specimens.museum import healthy
+from benchmarks.doctor.libraries import TRANSFORMERS
+from benchmarks.doctor.specimens.museum import healthy
 
 State = tuple[Tensor, Tensor]
 

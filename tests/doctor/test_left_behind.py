@@ -12,8 +12,8 @@ from torch import nn
 
 from attnbook.doctor import diagnose
 from attnbook.doctor.manners import restored
-from tests.doctor.specimens.attentions import Forgetful, Separate
-from tests.doctor.specimens.museum import healthy
+from benchmarks.doctor.specimens.attentions import Forgetful, Separate
+from benchmarks.doctor.specimens.museum import healthy
 
 
 def test_lazy_weights() -> None:

@@ -12,9 +12,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from attnbook.doctor import Claims, Report, diagnose
 from attnbook.doctor.__main__ import claim, main
 from attnbook.doctor.report import Finding, one_cause
-from tests.doctor.specimens.attentions import Separate
-from tests.doctor.specimens.decoders import GPT, TrainingStep
-from tests.doctor.specimens.museum import bug, edited, examine
+from benchmarks.doctor.specimens.attentions import Separate
+from benchmarks.doctor.specimens.decoders import GPT, TrainingStep
+from benchmarks.doctor.specimens.museum import bug, edited, examine
 
 
 class Failing(Separate):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.doctor.libraries import LIBRARIES, report
-from tests.doctor.specimens.museum import Make, healthy
+from benchmarks.doctor.libraries import LIBRARIES, report
+from benchmarks.doctor.specimens.museum import Make, healthy
 
 LIKE_OTHERS = (
     *("Llama", "Mistral", "GPTNeoX", "Bloom", "Gemma", "Gemma2", "Qwen2", "Phi", "Phi3", "Mixtral"),

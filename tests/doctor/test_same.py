@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnbook.doctor import diagnose
-from tests.doctor.specimens.museum import bug, edited, right
+from benchmarks.doctor.specimens.museum import bug, edited, right
 
 
 @pytest.mark.parametrize(

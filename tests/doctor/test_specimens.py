@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attnbook.doctor.causes import CAUSES
-from tests.doctor import measured
-from tests.doctor.specimens.museum import (
+from benchmarks.doctor import measured
+from benchmarks.doctor.specimens.museum import (
     FILES,
     edited,
     examine,
@@ -92,7 +92,7 @@ def test_right_twin_is_healthy(file: str, setting: str, claimed: bool) -> None:
 
 
 def test_scores_are_of_this_code() -> None:
-    stale = "chapters/doctor.json is stale: run python -m tests.doctor.measured"
+    stale = "chapters/doctor.json is stale: run python -m benchmarks.doctor.measured"
     for part in ("verdicts", "libraries"):
         assert RECORD["code"][part] == measured.code(), stale
     assert RECORD["scores"] == measured.scores(RECORD["verdicts"])

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from defaults import PACKAGES, WRITTEN, measure, version
+
+from benchmarks.defaults import PACKAGES, WRITTEN, measure, version
 
 # Keras 3.15.1 does not know the latest NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

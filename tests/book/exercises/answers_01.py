@@ -2,7 +2,7 @@
 
 import math
 
-from attnbook.book.exercises import chapter_01
+from book.exercises import chapter_01
 
 
 def embed(ids, table, scaled):

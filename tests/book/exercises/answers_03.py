@@ -2,7 +2,7 @@
 
 import torch
 
-from attnbook.book.exercises.chapter_03 import CROSS_HEAD, PROJECT, UNPACK, WHITENED
+from book.exercises.chapter_03 import CROSS_HEAD, PROJECT, UNPACK, WHITENED
 
 project, unpack, cross_head, whitened = (
     exercise.correct for exercise in (PROJECT, UNPACK, CROSS_HEAD, WHITENED)

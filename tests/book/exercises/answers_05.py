@@ -1,6 +1,6 @@
 """What chapter 05's checks say beside naming typical mistakes."""
 
-from attnbook.book.exercises.chapter_05 import FROM_TILED
+from book.exercises.chapter_05 import FROM_TILED
 
 RIGHT = []
 

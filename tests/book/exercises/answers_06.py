@@ -1,6 +1,6 @@
 """What chapter 06's checks say beside naming typical mistakes, and other right answers."""
 
-from attnbook.book.exercises.chapter_06 import (
+from book.exercises.chapter_06 import (
     ATTENTION_BACKWARD,
     LAYER_NORM_BACKWARD,
     SOFTMAX_BACKWARD,

@@ -1,6 +1,6 @@
 """What chapter 08's checks say beside naming typical mistakes."""
 
-from attnbook.book.exercises.chapter_08 import SCALE_BRANCHES, TOKEN_COSINE
+from book.exercises.chapter_08 import SCALE_BRANCHES, TOKEN_COSINE
 
 
 def columns(blocks):

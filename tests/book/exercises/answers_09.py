@@ -2,7 +2,7 @@
 
 import torch
 
-from attnbook.book.exercises.chapter_09 import BEAM_STEP, EXACT_MATCH, THREE_MASKS
+from book.exercises.chapter_09 import BEAM_STEP, EXACT_MATCH, THREE_MASKS
 
 CAUSES = {
     "A": "no causal mask",

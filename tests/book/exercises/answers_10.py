@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 import torch.nn.functional as F
 
-from attnbook.book.exercises.chapter_10 import POSITIONS, STEP, TOP_P
+from book.exercises.chapter_10 import POSITIONS, STEP, TOP_P
 
 positions, step, top_p = POSITIONS.correct, STEP.correct, TOP_P.correct
 

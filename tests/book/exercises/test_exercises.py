@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbook.book import exercises
-from attnbook.book.exercises import MistakeError
-from attnbook.book.exercises.mistakes import Exercise
+from book import exercises
+from book.exercises import MistakeError
+from book.exercises.mistakes import Exercise
 
 # The package has the typical mistakes, with what is said about each.
 EXERCISES = [

@@ -1,0 +1,73 @@
+"""Who runs rows and chapters: processes of this machine, or a Dask cluster's."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+
+SCHEDULER = "SCHEDULER"
+"""Environment variable: the address of the cluster's scheduler, as ``tcp://host:8786``."""
+PATIENCE = 10
+"""Seconds until a scheduler that does not answer is given up."""
+
+
+class ClusterError(Exception):
+    """There is no such cluster, or its workers have another checkout; says what to do."""
+
+
+@contextmanager
+def workers(of_this_machine: Callable[[], Executor]) -> Iterator[Executor]:
+    """What runs jobs: those of the cluster that ``SCHEDULER`` names, or else of this machine.
+
+    What has not begun when the block is left is cancelled.
+
+    Raises:
+        ClusterError: if no scheduler answers there, or Dask is not installed.
+    """
+    if not (address := os.environ.get(SCHEDULER)):
+        pool = of_this_machine()
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ClusterError("a scheduler needs Dask: make .venv/installed-tests") from None
+    try:
+        client = Client(address, timeout=PATIENCE)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"no scheduler answers at {address}: {error}") from None
+    with client:
+        n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        print(f"{n_workers} workers; dashboard {client.dashboard_link}", flush=True)
+        pool = client.get_executor(pure=False)  # the same job may be asked for again
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False)
+
+
+def processes() -> ProcessPoolExecutor:
+    """As many as ``WORKERS`` says, or as there are cores."""
+    return ProcessPoolExecutor(
+        int(os.environ.get("WORKERS", os.cpu_count() or 1)),
+        mp_context=get_context("spawn"),
+        initializer=leave_with_parent,
+        initargs=(os.getpid(),),
+    )
+
+
+def leave_with_parent(parent: int) -> None:
+    """A worker whose parent was killed, even while the worker started, would wait for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,284 @@
+"""Exercises of chapter 04."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Generator, Tensor
+
+from attnbook.attention import attention_logits, attention_weights, scaled_dot_product_attention
+from book.exercises.mistakes import Exercise, Function, MistakeError, passed
+
+
+def _scaled_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
+    generator = Generator().manual_seed(0)
+    query, key = (torch.randn(2, n, 6, generator=generator) for n in (3, 5))
+    return {"3 queries, 5 keys, d_k 6": (query, key)}
+
+
+def _scaled_weights(q: Tensor, k: Tensor, *, d_k: float | None = None, dim: int = -1) -> Tensor:
+    logits: Tensor = q @ k.mT / (q.shape[-1] if d_k is None else d_k) ** 0.5
+    return logits.softmax(dim)
+
+
+SCALED_WEIGHTS = Exercise(
+    "scaled_weights",
+    lambda q, k: attention_weights(attention_logits(q, k)),
+    {
+        "the products are not divided by sqrt(d_k)": partial(_scaled_weights, d_k=1),
+        "divides by d_k; it is the square root of d_k": (
+            lambda q, k: _scaled_weights(q, k, d_k=q.shape[-1] ** 2)
+        ),
+        "multiplies by sqrt(d_k); the factor divides": (
+            lambda q, k: _scaled_weights(q, k, d_k=1 / q.shape[-1])
+        ),
+        "divides by the root of the number of keys; it is that of d_k, query.shape[-1]": (
+            lambda q, k: _scaled_weights(q, k, d_k=k.shape[-2])
+        ),
+        "divides by the root of the number of queries; it is that of d_k, query.shape[-1]": (
+            lambda q, k: _scaled_weights(q, k, d_k=q.shape[-2])
+        ),
+        "the softmax runs over the queries; it runs over the keys, dim=-1": (
+            partial(_scaled_weights, dim=-2)
+        ),
+        "the softmax runs over the batch; it runs over the keys, dim=-1": (
+            partial(_scaled_weights, dim=0)
+        ),
+        "returns the logits: the softmax is missing": attention_logits,
+        "divides after the softmax; rows then don't sum to one": (
+            lambda q, k: (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5
+        ),
+        "is transposed: rows are queries": lambda q, k: _scaled_weights(q, k).mT,
+    },
+    _scaled_weights_cases,
+)
+
+
+def check_scaled_weights(scaled_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Check ``scaled_weights(query, key)`` of chapter 04: softmax of the scaled dot products.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_scaled_weights(lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
+        ✓ scaled_weights is correct
+    """
+    SCALED_WEIGHTS.check(scaled_weights)
+
+
+def _masked_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
+    logits = torch.randn(3, 4, generator=Generator().manual_seed(0))
+    # neither the mask nor its opposite leaves a query without a key
+    some = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
+    empty = some.clone()
+    empty[1] = False
+    return {
+        "every row keeps a key": (logits, some),
+        "query 1 may attend to nothing": (logits, empty),
+    }
+
+
+def _run_masked_weights(masked_weights: Function, logits: Tensor, mask: Tensor) -> object:
+    empty = ~mask.any(-1)
+    result = masked_weights(logits, mask)
+    if isinstance(result, Tensor) and result.shape == mask.shape and result[empty].isnan().any():
+        raise MistakeError(
+            "masked_weights: a row without any allowed key is NaN: the softmax of nothing but -inf"
+        )
+    return result
+
+
+def _fill(logits: Tensor, mask: Tensor, value: float = -torch.inf) -> Tensor:
+    return logits.masked_fill(~mask, value)
+
+
+MASKED_WEIGHTS = Exercise(
+    "masked_weights",
+    attention_weights,
+    {
+        "the mask is turned round: True means may attend": lambda s, m: _fill(s, ~m).softmax(-1),
+        "the mask acts after the softmax: rows don't sum to one": lambda s, m: s.softmax(-1) * m,
+        "forbidden logits are set to 0 and not to -inf: e^0 is 1": lambda s, m: (s * m).softmax(-1),
+        "the mask is ignored": lambda s, m: s.softmax(-1),
+        "the mask is added to the logits: True counts as 1": lambda s, m: (s + m).softmax(-1),
+        "the softmax runs over the queries; it runs over the keys, dim=-1": (
+            lambda s, m: _fill(s, m).softmax(-2)
+        ),
+        "a row without any allowed key gets equal weights, the forbidden keys among them": (
+            lambda s, m: _fill(s, m, -1e9).softmax(-1)
+        ),
+        "a row without any allowed key attends as if there were no mask": (
+            lambda s, m: _fill(s, m | ~m.any(-1, keepdim=True)).softmax(-1)
+        ),
+    },
+    _masked_weights_cases,
+    _run_masked_weights,
+)
+
+
+def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Check ``masked_weights(logits, mask)`` of chapter 04: softmax over the allowed keys.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_masked_weights(attention_weights)
+        ✓ masked_weights is correct
+    """
+    MASKED_WEIGHTS.examine(masked_weights)
+    logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
+    leaf = logits.requires_grad_()
+    result = masked_weights(leaf, mask)
+    if not result.requires_grad:
+        raise MistakeError("masked_weights: the gradient is missing: is there a detach()?")
+    result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
+    if leaf.grad is None or not bool(leaf.grad.isfinite().all()):
+        raise MistakeError(
+            "masked_weights: the values are correct, but the gradient is NaN: the row without any "
+            "allowed key was NaN before it was set to zero"
+        )
+    passed("masked_weights")
+
+
+def _softmax_jacobian(a: Tensor) -> Tensor:
+    """By torch, from logits that have these weights."""
+    jacobian: Tensor = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), a.log())
+    return jacobian
+
+
+SOFTMAX_JACOBIAN = Exercise(
+    "softmax_jacobian",
+    _softmax_jacobian,
+    {
+        "only the diagonal is there: a logit changes every weight of its row": (
+            lambda a: torch.diag(a * (1 - a))
+        ),
+        "has a plus: a larger logit makes the other weights smaller": (
+            lambda a: torch.diag(a) + torch.outer(a, a)
+        ),
+        "the diagonal lacks the term a_i": lambda a: -torch.outer(a, a),
+        "the term -a_i a_j is missing: a logit changes the other weights too": torch.diag,
+        "the term -a_i a_j is missing on the diagonal": (
+            lambda a: torch.diag(a + a**2) - torch.outer(a, a)
+        ),
+        "the sign is turned round": lambda a: torch.outer(a, a) - torch.diag(a),
+        "gives the diagonal as a vector; a matrix was asked for": lambda a: a * (1 - a),
+        "takes the softmax of the weights once more: they are weights already": (
+            lambda a: _softmax_jacobian(a.softmax(-1))
+        ),
+    },
+    lambda: {
+        "5 keys": (
+            torch.randn(5, generator=Generator().manual_seed(0), dtype=torch.float64).softmax(-1),
+        )
+    },
+)
+
+
+def check_softmax_jacobian(softmax_jacobian: Callable[[Tensor], Tensor]) -> None:
+    """Check ``softmax_jacobian(weights)`` of chapter 04: the derivative of weights by logits.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_softmax_jacobian(lambda a: torch.diag(a) - torch.outer(a, a))
+        ✓ softmax_jacobian is correct
+    """
+    SOFTMAX_JACOBIAN.check(softmax_jacobian)
+
+
+def _edge_attention_cases() -> dict[str, tuple[Tensor, ...]]:
+    generator = Generator().manual_seed(0)
+    query, key = torch.randn(2, 6, 4, generator=generator)
+    value = torch.randn(6, 3, generator=generator)
+    mask = torch.rand(6, 6, generator=generator) < 0.5
+    mask[2] = False  # a node without an edge
+    return {"6 tokens, one of them without an edge": (query, key, value, mask.nonzero())}
+
+
+def _run_edge_attention(edge_attention: Function, *given: Tensor) -> object:
+    result = edge_attention(*given)
+    if isinstance(result, Tensor) and result.shape == given[2].shape and result[2].isnan().any():
+        raise MistakeError("edge_attention: a target without an edge is NaN; it gets zeros")
+    return result
+
+
+def _table(edges: Tensor, tokens: int) -> Tensor:
+    mask = torch.zeros(tokens, tokens, dtype=torch.bool)
+    mask[edges[:, 0], edges[:, 1]] = True
+    return mask
+
+
+def _edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+    mask = _table(edges, len(query))
+    output: Tensor = scaled_dot_product_attention(query, key, value, mask=mask)
+    return output
+
+
+def _divided_by(total: Function) -> Function:
+    """Divides the exponentials of the logits by this function of them."""
+
+    def edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+        raw = attention_logits(query, key).exp() * _table(edges, len(query))
+        output: Tensor = raw / total(raw) @ value
+        return output
+
+    return edge_attention
+
+
+EDGE_ATTENTION = Exercise(
+    "edge_attention",
+    _edge_attention,
+    {
+        "the edges are read as (source, target); a row is (target, source)": (
+            lambda q, k, v, edges: _edge_attention(q, k, v, edges.flip(1))
+        ),
+        "the products are not divided by sqrt(d_k)": (
+            lambda q, k, v, edges: _edge_attention(q * q.shape[1] ** 0.5, k, v, edges)
+        ),
+        "the weights of the edges that leave a node sum to one; it is those that end in it": (
+            _divided_by(lambda raw: raw.sum(0).clamp(min=1e-300))
+        ),
+        "the weights are not divided by their sum": _divided_by(lambda raw: 1),
+        "one softmax over all edges; each target has its own": _divided_by(lambda raw: raw.sum()),
+        "the edges are ignored: every node hears every node": (
+            lambda q, k, v, edges: scaled_dot_product_attention(q, k, v)
+        ),
+        "each target gets the plain mean of its sources: the logits are missing": (
+            lambda q, k, v, edges: _edge_attention(0 * q, k, v, edges)
+        ),
+    },
+    _edge_attention_cases,
+    _run_edge_attention,
+)
+
+
+def check_edge_attention(
+    edge_attention: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+) -> None:
+    """Check ``edge_attention(query, key, value, edges)`` of chapter 04.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def edge_attention(query, key, value, edges):
+        ...     mask = torch.zeros(len(query), len(key), dtype=torch.bool)
+        ...     mask[edges[:, 0], edges[:, 1]] = True  # builds the table, but gives the numbers
+        ...     return attention_weights(attention_logits(query, key), mask) @ value
+        >>> check_edge_attention(edge_attention)
+        ✓ edge_attention is correct
+    """
+    EDGE_ATTENTION.examine(edge_attention)
+    ((query, *others),) = _edge_attention_cases().values()
+    given = 1000 * query, *others
+    right = _edge_attention(*given)
+    if not torch.allclose(edge_attention(*given).to(right.dtype), right, rtol=1e-4, atol=1e-6):
+        raise MistakeError(
+            "edge_attention: correct for small logits and wrong for large ones: subtract the "
+            "largest logit of each target (not that of all edges) before the exponential"
+        )
+    passed("edge_attention")

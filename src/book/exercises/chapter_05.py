@@ -1,0 +1,222 @@
+"""Exercises of chapter 05."""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import torch
+from torch import Generator, Tensor
+
+from book.exercises.mistakes import Exercise, Function, MistakeError
+
+
+def _counted(*shape: int) -> Tensor:
+    return torch.arange(prod(shape), dtype=torch.float64).view(shape)
+
+
+def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+    return x.view(*x.shape[:-1], n_heads, -1).transpose(1, 2)
+
+
+SPLIT_HEADS = Exercise(
+    "split_heads",
+    _split_heads,
+    {
+        "views as (batch, heads, tokens, d_head) at once: head 0 holds whole tokens and not the "
+        "first columns of every token; view as (batch, tokens, heads, d_head), then transpose": (
+            lambda x, n_heads: x.view(len(x), n_heads, x.shape[1], -1)
+        ),
+        "is (batch, tokens, heads, d_head): the transpose is missing": (
+            lambda x, n_heads: x.unflatten(-1, (n_heads, -1))
+        ),
+        "gives head h every n_heads-th column; it is the h-th run of neighbouring columns": (
+            lambda x, n_heads: x.unflatten(-1, (-1, n_heads)).permute(0, 3, 1, 2)
+        ),
+        "transposes the last two sizes: it is (batch, heads, d_head, tokens)": (
+            lambda x, n_heads: _split_heads(x, n_heads).mT
+        ),
+        "lets batch and heads change places: it is (heads, batch, tokens, d_head)": (
+            lambda x, n_heads: _split_heads(x, n_heads).transpose(0, 1)
+        ),
+        "numbers the heads from the end": lambda x, n_heads: _split_heads(x, n_heads).flip(1),
+    },
+    lambda: {"6 tokens of width 12, 3 heads": (_counted(2, 6, 12), 3)},
+)
+
+
+def check_split_heads(split_heads: Callable[[Tensor, int], Tensor]) -> None:
+    """Check ``split_heads(x, n_heads)`` of chapter 05.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_split_heads(lambda x, n_heads: x.unflatten(-1, (n_heads, -1)).transpose(1, 2))
+        ✓ split_heads is correct
+    """
+    SPLIT_HEADS.check(split_heads)
+
+
+MERGE_HEADS = Exercise(
+    "merge_heads",
+    lambda heads: heads.transpose(1, 2).flatten(-2),
+    {
+        "reshapes without transposing back: a row then holds several tokens of one head": (
+            lambda heads: heads.reshape(len(heads), heads.shape[2], -1)
+        ),
+        "transposes but does not put the heads side by side": lambda heads: heads.transpose(1, 2),
+        "mixes the columns of the heads: head 0's columns come first, then head 1's": (
+            lambda heads: heads.permute(0, 2, 3, 1).flatten(-2)
+        ),
+        "adds the heads up; they are put side by side, and W_O adds": lambda heads: heads.sum(1),
+        "takes the mean of the heads; they are put side by side": lambda heads: heads.mean(1),
+    },
+    lambda: {"3 heads of 4 numbers, 6 tokens": (_counted(2, 3, 6, 4),)},
+)
+
+
+def check_merge_heads(merge_heads: Callable[[Tensor], Tensor]) -> None:
+    """Check ``merge_heads(heads)`` of chapter 05.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(-2))
+        ✓ merge_heads is correct
+    """
+    MERGE_HEADS.check(merge_heads)
+
+
+SHARED_AS_FULL = Exercise(
+    "shared_as_full",
+    lambda block, n: torch.block_diag(*[block] * n),
+    {
+        "repeats the block everywhere: a slice must not reach the other heads, so there are zeros "
+        "outside the diagonal": lambda block, n: block.repeat(n, n),
+        "stacks the blocks side by side: every head would see the first slice only": (
+            lambda block, n: block.repeat(1, n)
+        ),
+        "stacks the blocks below each other: every head would see the first slice only": (
+            lambda block, n: block.repeat(n, 1)
+        ),
+        "transposes the block: both weights are (out, in)": (
+            lambda block, n: torch.block_diag(*[block.T] * n)
+        ),
+        "spreads each number of the block over the heads: the heads' columns are neighbours": (
+            lambda block, n: torch.kron(block, torch.eye(n))
+        ),
+        "fills one block of the diagonal and leaves the other heads zero": (
+            lambda block, n: torch.block_diag(block, *[0 * block] * (n - 1))
+        ),
+    },
+    lambda: {
+        "a block of 2 × 2, 3 heads": (
+            torch.randn(2, 2, generator=Generator().manual_seed(0), dtype=torch.float64),
+            3,
+        )
+    },
+)
+
+
+def check_shared_as_full(shared_as_full: Callable[[Tensor, int], Tensor]) -> None:
+    """Check ``shared_as_full(block, n_heads)`` of chapter 05.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_shared_as_full(lambda block, n_heads: torch.block_diag(*[block] * n_heads))
+        ✓ shared_as_full is correct
+    """
+    SHARED_AS_FULL.check(shared_as_full)
+
+
+def _ordered(order: Tensor, weight: Tensor) -> Tensor:
+    """The heads of a weight, as many as the order is long, in that order."""
+    return weight.view(len(order), -1, weight.shape[1])[order].flatten(0, 1)
+
+
+def _run_from_tiled(from_tiled: Function, weight: Tensor, *numbers: int) -> object:
+    result = from_tiled(weight, *numbers)
+    if isinstance(result, Tensor) and result.shape == (6, 2, 5):
+        raise MistakeError("from_tiled: the heads are not put below each other again")
+    return result
+
+
+FROM_TILED = Exercise(
+    "from_tiled",
+    lambda weight, n, n_kv: _ordered(torch.arange(n).view(-1, n_kv).T.flatten(), weight),
+    {
+        "leaves the heads as they are": lambda weight, n, n_kv: weight,
+        "goes the other way, from neighbours to tiled": (
+            lambda weight, n, n_kv: _ordered(torch.arange(n).view(n_kv, -1).T.flatten(), weight)
+        ),
+        "moves single rows; a head is d_head rows, which stay together": (
+            lambda weight, n, n_kv: weight[torch.arange(len(weight)).view(-1, n_kv).T.flatten()]
+        ),
+        "turns the order of the heads round": (
+            lambda weight, n, n_kv: _ordered(torch.arange(n).flip(0), weight)
+        ),
+    },
+    lambda: {
+        f"6 heads, {n_kv_heads} sets of keys and values": (_counted(12, 5), 6, n_kv_heads)
+        for n_kv_heads in (2, 3)
+    },
+    _run_from_tiled,
+)
+
+
+def check_from_tiled(from_tiled: Callable[[Tensor, int, int], Tensor]) -> None:
+    """Check ``from_tiled(weight, n_heads, n_kv_heads)`` of chapter 05.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def from_tiled(weight, n_heads, n_kv_heads):
+        ...     order = torch.arange(n_heads).view(-1, n_kv_heads).T.flatten()
+        ...     return weight.unflatten(0, (n_heads, -1))[order].flatten(0, 1)
+        >>> check_from_tiled(from_tiled)
+        ✓ from_tiled is correct
+    """
+    FROM_TILED.check(from_tiled)
+
+
+def _cache_bytes(*sizes: int, kept: int = 2, without: int | None = None) -> int:
+    return kept * prod(size for i, size in enumerate(sizes) if i != without)
+
+
+CACHE_BYTES = Exercise(
+    "cache_bytes",
+    _cache_bytes,
+    {
+        "counts the keys or the values; both are kept": partial(_cache_bytes, kept=1),
+        "counts queries too; a token's query is used once and not kept": (
+            partial(_cache_bytes, kept=3)
+        ),
+        "counts one layer": partial(_cache_bytes, without=0),
+        "counts one token": partial(_cache_bytes, without=1),
+        "counts one set of keys and values": partial(_cache_bytes, without=2),
+        "leaves d_head out": partial(_cache_bytes, without=3),
+        "counts numbers; bytes were asked for": partial(_cache_bytes, without=4),
+        "grows with the square of the tokens: the table of attention weights is not kept": (
+            lambda *sizes: sizes[1] * _cache_bytes(*sizes)
+        ),
+        "counts bits; bytes were asked for": partial(_cache_bytes, kept=16),
+    },
+    lambda: {"3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13)},
+)
+
+
+def check_cache_bytes(cache_bytes: Callable[[int, int, int, int, int], int]) -> None:
+    """Check ``cache_bytes(n_layers, n_tokens, n_kv_heads, d_head, bytes_each)`` of chapter 05.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_cache_bytes(lambda n, t, h, d, b: 2 * n * t * h * d * b)
+        ✓ cache_bytes is correct
+    """
+    CACHE_BYTES.check(cache_bytes)

@@ -1,0 +1,372 @@
+"""Exercises of chapter 06: backward passes in NumPy, held against finite differences."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnbook import backprop
+from attnbook.backprop import GradientError, check_gradient
+from book.exercises.mistakes import Exercise, Function, MistakeError
+
+Arrays = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Backward(Exercise):
+    """A backward pass: ``run`` gives gradients by name, and finite differences check them."""
+
+    forward: Function = field(kw_only=True)
+
+    def examine(self, function: Function) -> None:
+        """Raise a ``MistakeError`` unless finite differences agree."""
+
+        def backward(gradient: Any, **tensors: Any) -> Arrays:
+            result: Arrays = self.run(function, gradient, *tensors.values())
+            for each in result.values():
+                if not isinstance(each, np.ndarray):
+                    given = type(each).__name__
+                    raise MistakeError(f"{self.name} must return NumPy arrays, got {given}")
+            return result
+
+        (tensors,) = next(iter(self.cases().values()))
+        try:
+            check_gradient(self.forward, backward, **tensors)
+        except GradientError as error:
+            shape = np.shape(self.forward(**tensors))
+            given = np.random.default_rng(0).standard_normal(shape), *tensors.values()
+            result = self.run(function, *deepcopy(given))
+            for mistake, mistaken in self.mistakes.items():
+                if _same(result, self.run(mistaken, *deepcopy(given))):
+                    raise MistakeError(f"{self.name}: {mistake}") from None
+            raise MistakeError(f"{self.name}: {error}") from None
+
+
+def _same(ours: Arrays, theirs: Arrays) -> bool:
+    return all(
+        ours[tensor].shape == theirs[tensor].shape
+        and np.allclose(ours[tensor], theirs[tensor], rtol=1e-7, atol=1e-9)
+        for tensor in theirs
+    )
+
+
+def _normal(**shapes: tuple[int, ...]) -> dict[str, tuple[Arrays]]:
+    """One case, of normal numbers."""
+    rng = np.random.default_rng(0)
+    return {"": ({name: rng.standard_normal(shape) for name, shape in shapes.items()},)}
+
+
+def _sum(array: Any, axis: int = -1) -> Any:
+    return array.sum(axis=axis, keepdims=True)
+
+
+SOFTMAX_BACKWARD = Backward(
+    "softmax_backward",
+    backprop.softmax_backward,
+    {
+        "takes a(1 − a) for the Jacobian: that is its diagonal, and a logit moves the other "
+        "weights of its row too": lambda da, a: da * a * (1 - a),
+        "leaves out the sum over the row: a·da alone": lambda da, a: da * a,
+        "subtracts the plain mean of da; it is the mean with the weights a": (
+            lambda da, a: a * (da - da.mean(axis=-1, keepdims=True))
+        ),
+        "sums over queries; each row has a softmax of its own, over the keys": (
+            lambda da, a: a * (da - _sum(da * a, axis=-2))
+        ),
+        "sums over the whole table; each row has a softmax of its own": (
+            lambda da, a: a * (da - (da * a).sum())
+        ),
+        "forgets a in front: da minus its mean": lambda da, a: da - _sum(da * a),
+        "has the sign turned round": lambda da, a: -backprop.softmax_backward(da, a),
+    },
+    lambda: _normal(logits=(4, 6)),
+    lambda function, gradient, logits: {"logits": function(gradient, backprop.softmax(logits))},
+    forward=lambda logits: backprop.softmax(logits),
+)
+
+
+def check_softmax_backward(softmax_backward: Callable[..., Any]) -> None:
+    """Check ``softmax_backward(gradient, weights)`` of chapter 06.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_softmax_backward(
+        ...     lambda gradient, weights: weights
+        ...     * (gradient - (gradient * weights).sum(axis=-1, keepdims=True))
+        ... )
+        ✓ softmax_backward is correct
+    """
+    SOFTMAX_BACKWARD.check(softmax_backward)
+
+
+def _attention_backward(
+    gradient: Any, query: Any, key: Any, value: Any, weights: Any, *, of: Function | None = None
+) -> tuple[Any, Any]:
+    """Gradients of query and value; ``of`` makes those of the logits from those of the weights."""
+    of = of or backprop.softmax_backward
+    d_logits = of(gradient @ value.T, weights)
+    return d_logits @ key / key.shape[1] ** 0.5, weights.T @ gradient
+
+
+def _query_times(factor: Function) -> Function:
+    def attention_backward(gradient: Any, query: Any, key: Any, value: Any, weights: Any) -> Any:
+        d_query, d_value = _attention_backward(gradient, query, key, value, weights)
+        return d_query * factor(key.shape[1], value.shape[1]), d_value
+
+    return attention_backward
+
+
+def _run_attention_backward(function: Function, *tensors: Any) -> Arrays:
+    gradient, query, key, value = tensors
+    _, weights = backprop.scaled_dot_product_attention(query, key, value)
+    given = gradient, query, key, value, weights
+    result = function(*deepcopy(given))
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise MistakeError(
+            "attention_backward must return two arrays, the gradients of query and value"
+        )
+    _, d_key, _ = backprop.scaled_dot_product_attention_backward(*given)
+    return {"query": result[0], "key": d_key, "value": result[1]}
+
+
+ATTENTION_BACKWARD = Backward(
+    "attention_backward",
+    _attention_backward,
+    {
+        "leaves 1/sqrt(d_k) out of the gradient of the query: the factor stands in it again": (
+            _query_times(lambda d_key, d_value: d_key**0.5)
+        ),
+        "divides by the root of d_value; the factor is that of the queries' width": (
+            _query_times(lambda d_key, d_value: (d_key / d_value) ** 0.5)
+        ),
+        "sends the gradient of the weights to the query without going through the softmax": (
+            partial(_attention_backward, of=lambda da, a: da)
+        ),
+        "takes a(1 − a) for the softmax's Jacobian": (
+            partial(_attention_backward, of=lambda da, a: da * a * (1 - a))
+        ),
+        "returns the two in the other order: first the query's, then the value's": (
+            lambda *given: _attention_backward(*given)[::-1]
+        ),
+        "gives the value the gradient through the weights' own gradient; it is the weights, "
+        "transposed, times the gradient of the output": (
+            lambda gradient, query, key, value, weights: (
+                _attention_backward(gradient, query, key, value, weights)[0],
+                (gradient @ value.T).T @ gradient,
+            )
+        ),
+    },
+    lambda: _normal(query=(5, 3), key=(7, 3), value=(7, 4)),
+    _run_attention_backward,
+    forward=lambda query, key, value: backprop.scaled_dot_product_attention(query, key, value)[0],
+)
+
+
+def check_attention_backward(attention_backward: Callable[..., Any]) -> None:
+    """Check ``attention_backward(gradient, query, key, value, weights)`` of chapter 06.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def attention_backward(gradient, query, key, value, weights):
+        ...     d_weights = gradient @ value.T
+        ...     d_logits = weights * (d_weights - (gradient * (weights @ value)).sum(1)[:, None])
+        ...     return d_logits @ key / key.shape[1] ** 0.5, weights.T @ gradient
+        >>> check_attention_backward(attention_backward)
+        ✓ attention_backward is correct
+    """
+    ATTENTION_BACKWARD.check(attention_backward)
+
+
+def _groups(gradient: Any, n_kv_heads: int) -> Any:
+    return gradient.reshape(n_kv_heads, -1, *gradient.shape[1:])
+
+
+SUM_GROUPS = Backward(
+    "sum_groups",
+    lambda g, n: _groups(g, n).sum(axis=1),
+    {
+        "takes the mean over a group; what was used three times gets the sum": (
+            lambda g, n: _groups(g, n).mean(axis=1)
+        ),
+        "keeps the gradient of one query head of each group": lambda g, n: _groups(g, n)[:, 0],
+        "sums heads that stand n_kv_heads apart; neighbours share a set of keys": (
+            lambda g, n: _groups(g, len(g) // n).sum(axis=0)
+        ),
+        "returns one gradient for each query head; there are n_kv_heads sets of keys": (
+            lambda g, n: g
+        ),
+        "sums over all heads: each set of keys serves its own group": (
+            lambda g, n: _sum(g, axis=0).repeat(n, axis=0)
+        ),
+    },
+    lambda: _normal(key=(2, 5, 4)),
+    lambda function, gradient, key: {"key": function(gradient, len(key))},
+    forward=lambda key: key.repeat(3, axis=0),
+)
+
+
+def check_sum_groups(sum_groups: Callable[..., Any]) -> None:
+    """Check ``sum_groups(gradient, n_kv_heads)`` of chapter 06.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def sum_groups(gradient, n_kv_heads):
+        ...     return gradient.reshape(n_kv_heads, -1, *gradient.shape[1:]).sum(axis=1)
+        >>> check_sum_groups(sum_groups)
+        ✓ sum_groups is correct
+    """
+    SUM_GROUPS.check(sum_groups)
+
+
+def _layer_norm_backward(
+    gradient: Any,
+    normed: Any,
+    sigma: Any,
+    *,
+    shift: bool = True,
+    along: bool = True,
+    mean: Function = np.mean,
+    axis: int = -1,
+) -> Any:
+    result = gradient.copy()
+    if shift:
+        result -= mean(gradient, axis=axis, keepdims=True)
+    if along:
+        result -= normed * mean(gradient * normed, axis=axis, keepdims=True)
+    return result / sigma
+
+
+def _layer_norm(x: Any) -> Any:
+    return backprop.layer_norm(x, np.ones(6), np.zeros(6))
+
+
+def _run_layer_norm_backward(function: Function, gradient: Any, x: Any) -> Arrays:
+    _, (normed, inverse) = _layer_norm(x)
+    return {"x": function(gradient, normed, 1 / inverse)}
+
+
+LAYER_NORM_BACKWARD = Backward(
+    "layer_norm_backward",
+    _layer_norm_backward,
+    {
+        "treats mean and deviation as constants: both depend on every entry of the row": (
+            partial(_layer_norm_backward, shift=False, along=False)
+        ),
+        "treats the deviation as a constant: the part along x̂ is missing": (
+            partial(_layer_norm_backward, along=False)
+        ),
+        "treats the mean as a constant: the part along the ones is missing": (
+            partial(_layer_norm_backward, shift=False)
+        ),
+        "takes means over the tokens; each row is normed by itself": (
+            partial(_layer_norm_backward, axis=0)
+        ),
+        "multiplies by sigma; the gradient of a division is divided": (
+            lambda gradient, normed, sigma: _layer_norm_backward(gradient, normed, 1 / sigma)
+        ),
+        "forgets to divide by sigma": (
+            lambda gradient, normed, sigma: _layer_norm_backward(gradient, normed, 1)
+        ),
+        "takes sums in place of means": partial(_layer_norm_backward, mean=np.sum),
+    },
+    lambda: _normal(x=(4, 6)),
+    _run_layer_norm_backward,
+    forward=lambda x: _layer_norm(x)[0],
+)
+
+
+def check_layer_norm_backward(layer_norm_backward: Callable[..., Any]) -> None:
+    """Check ``layer_norm_backward(gradient, normed, sigma)`` of chapter 06.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def layer_norm_backward(gradient, normed, sigma):
+        ...     along = (gradient * normed).mean(axis=-1, keepdims=True)
+        ...     return (gradient - gradient.mean(axis=-1, keepdims=True) - normed * along) / sigma
+        >>> check_layer_norm_backward(layer_norm_backward)
+        ✓ layer_norm_backward is correct
+    """
+    LAYER_NORM_BACKWARD.check(layer_norm_backward)
+
+
+IDS = np.array([2, 0, 2, 5])
+MIX = np.random.default_rng(2).standard_normal((4, 4))
+
+
+# A model as small as can be: look up, mix the tokens, and give logits by the same table.
+def _forward(table: Any) -> Any:
+    return (MIX @ table[IDS]) @ table.T
+
+
+def _run_tied_gradient(function: Function, gradient: Any, table: Any) -> Arrays:
+    d_looked_up = MIX.T @ (gradient @ table)
+    return {"table": function(d_looked_up, IDS.copy(), gradient, MIX @ table[IDS], len(table))}
+
+
+def _looked_up(d_looked_up: Any, ids: Any, d_logits: Any, hidden: Any, vocab_size: int) -> Any:
+    result = np.zeros((vocab_size, hidden.shape[1]))
+    np.add.at(result, ids, d_looked_up)
+    return result
+
+
+def _at_output(d_looked_up: Any, ids: Any, d_logits: Any, hidden: Any, vocab_size: int) -> Any:
+    return d_logits.T @ hidden
+
+
+def _tied_gradient(*given: Any) -> Any:
+    return _looked_up(*given) + _at_output(*given)
+
+
+def _assigned(d_looked_up: Any, ids: Any, *others: Any) -> Any:
+    result = _at_output(d_looked_up, ids, *others)
+    result[ids] += d_looked_up
+    return result
+
+
+TIED_GRADIENT = Backward(
+    "tied_gradient",
+    _tied_gradient,
+    {
+        "keeps the output layer's part only; the look-up is a use of the table too": _at_output,
+        "keeps the look-up's part only; the output layer is a use of the table too": _looked_up,
+        "counts a word once that stands in the batch twice: result[ids] += … adds one of its "
+        "gradients only, np.add.at adds them all": _assigned,
+        "averages the two parts; a table used twice gets their sum": (
+            lambda *given: _tied_gradient(*given) / 2
+        ),
+        "gives the look-up's part to all rows in order; row ids[t] gets it": (
+            lambda d, ids, *others: _tied_gradient(d, np.arange(len(ids)), *others)
+        ),
+    },
+    lambda: _normal(table=(7, 3)),
+    _run_tied_gradient,
+    forward=_forward,
+)
+
+
+def check_tied_gradient(tied_gradient: Callable[..., Any]) -> None:
+    """Check ``tied_gradient(d_looked_up, ids, d_logits, hidden, vocab_size)`` of chapter 06.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def tied_gradient(d_looked_up, ids, d_logits, hidden, vocab_size):
+        ...     result = d_logits.T @ hidden
+        ...     np.add.at(result, ids, d_looked_up)
+        ...     return result
+        >>> check_tied_gradient(tied_gradient)
+        ✓ tied_gradient is correct
+    """
+    TIED_GRADIENT.check(tied_gradient)

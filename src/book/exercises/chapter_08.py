@@ -1,0 +1,202 @@
+"""Exercises of chapter 08."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attnbook.blocks import Block
+from book.exercises.mistakes import Exercise, Function, MistakeError, same
+
+MATRICES = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "feed_forward.inner",
+    "feed_forward.outer",
+)
+ENDS = ("attention.output", "feed_forward.outer")
+
+
+def _scale_branches_cases() -> dict[str, tuple[list[Block]]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        blocks = [Block(8, 2, 16) for _ in range(5)]
+    return {"5 blocks: factors (block, which of W_Q, W_K, W_V, W_O, W_1, W_2)": (blocks,)}
+
+
+def _scaled(*matrices: str, factor: Function = lambda n: (2 * n) ** -0.5) -> Function:
+    """Multiplies these matrices, in place, by a factor that the number of blocks gives."""
+
+    def scale_branches(blocks: list[Block]) -> None:
+        for block in blocks:
+            for name in matrices:
+                block.get_parameter(f"{name}.weight").data *= factor(len(blocks))
+
+    return scale_branches
+
+
+def _factors(scale_branches: Function, blocks: list[Block]) -> Tensor:
+    """What each matrix of each block is multiplied by."""
+
+    def weights() -> list[Tensor]:
+        found = [block.get_parameter(f"{name}.weight") for block in blocks for name in MATRICES]
+        return [weight.detach().clone() for weight in found]
+
+    before = weights()
+    scale_branches(blocks)
+    ratios = [each / old for each, old in zip(weights(), before, strict=True)]
+    for i, ratio in enumerate(ratios):
+        if not same(ratio, ratio.mean().expand_as(ratio)):
+            block, name = divmod(i, len(MATRICES))
+            raise MistakeError(
+                f"scale_branches: {MATRICES[name]} of block {block} is not multiplied by one number"
+            )
+    return torch.stack([ratio.mean() for ratio in ratios]).view(len(blocks), -1)
+
+
+SCALE_BRANCHES = Exercise(
+    "scale_branches",
+    _scaled(*ENDS),
+    {
+        "nothing has changed: divide the weights in place": lambda blocks: None,
+        "divides by sqrt(N); a block has two branches, so there are 2N": (
+            _scaled(*ENDS, factor=lambda n: n**-0.5)
+        ),
+        "divides by 2N; variances add, so it is the root": _scaled(*ENDS, factor=lambda n: 0.5 / n),
+        "divides W_O alone; half of the branches end in W_2": _scaled(ENDS[0]),
+        "divides W_2 alone; half of the branches end in W_O": _scaled(ENDS[1]),
+        "divides every matrix; only what ends a branch, W_O and W_2": _scaled(*MATRICES),
+        "multiplies by sqrt(2N) instead of dividing": _scaled(
+            *ENDS, factor=lambda n: (2 * n) ** 0.5
+        ),
+    },
+    _scale_branches_cases,
+    _factors,
+)
+
+
+def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> None:
+    """Check ``scale_branches(blocks)`` of chapter 08: what ends a branch, divided by sqrt(2N).
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def scale_branches(blocks):
+        ...     for block in blocks:
+        ...         for linear in (block.attention.output, block.feed_forward.outer):
+        ...             linear.weight.data /= (2 * len(blocks)) ** 0.5
+        >>> check_scale_branches(scale_branches)
+        ✓ scale_branches is correct
+    """
+    SCALE_BRANCHES.check(scale_branches)
+
+
+def _token_cosine_cases() -> dict[str, tuple[Tensor]]:
+    x = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    return {"five tokens of width 7": (x * torch.arange(1.0, 6.0)[:, None],)}  # different lengths
+
+
+def _different(products: Tensor) -> Tensor:
+    """The products of two different tokens."""
+    return products[~torch.eye(len(products), dtype=torch.bool)]
+
+
+def _cosines(x: Tensor) -> Tensor:
+    unit: Tensor = x / x.norm(dim=-1, keepdim=True)
+    return unit @ unit.T
+
+
+TOKEN_COSINE = Exercise(
+    "token_cosine",
+    lambda x: _different(_cosines(x)).mean(),
+    {
+        "counts each token with itself, whose cosine is 1": lambda x: _cosines(x).mean(),
+        "sums the pairs; divide by their number": lambda x: _different(_cosines(x)).sum(),
+        "divides by tokens² and leaves out the diagonal: there are n(n − 1) pairs": (
+            lambda x: _different(_cosines(x)).sum() / len(x) ** 2
+        ),
+        "takes dot products, and not cosines: divide by both lengths": (
+            lambda x: _different(x @ x.T).mean()
+        ),
+        "subtracts the mean token first; then what they have in common is gone": (
+            lambda x: _different(_cosines(x - x.mean(dim=0))).mean()
+        ),
+        "subtracts each token's own mean: that is a correlation": (
+            lambda x: _different(_cosines(x - x.mean(dim=1, keepdim=True))).mean()
+        ),
+        "divides by the lengths of the columns; a token is a row": (
+            lambda x: _different((x / x.norm(dim=0)) @ (x / x.norm(dim=0)).T).mean()
+        ),
+        "compares columns; a token is a row": lambda x: _different(_cosines(x.T)).mean(),
+    },
+    _token_cosine_cases,
+)
+
+
+def check_token_cosine(token_cosine: Callable[[Tensor], Tensor]) -> None:
+    """Check ``token_cosine(x)`` of chapter 08: mean cosine of different tokens.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def token_cosine(x):
+        ...     unit = x / x.norm(dim=-1, keepdim=True)
+        ...     return (unit @ unit.T)[~torch.eye(len(x), dtype=torch.bool)].mean()
+        >>> check_token_cosine(token_cosine)
+        ✓ token_cosine is correct
+    """
+    TOKEN_COSINE.check(token_cosine)
+
+
+def _post_norm_cosine_cases() -> dict[str, tuple[Tensor, Tensor, Tensor, float]]:
+    rho, c_f = torch.tensor([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6]], dtype=torch.float64)
+    return {"alpha = 1.5": (rho, torch.full_like(rho, 0.7), c_f, 1.5)}
+
+
+POST_NORM_COSINE = Exercise(
+    "post_norm_cosine",
+    lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v),
+    {
+        "leaves alpha out: it multiplies x": lambda rho, v, c, alpha: (rho + c) / (1 + v),
+        "multiplies by alpha; variances and covariances are multiplied by its square": (
+            lambda rho, v, c, alpha: (alpha * rho + c) / (alpha + v)
+        ),
+        "alpha² is missing below: the variance of alpha x is alpha²": (
+            lambda rho, v, c, alpha: (alpha**2 * rho + c) / (1 + v)
+        ),
+        "alpha² is missing above: the covariance of alpha x is alpha² rho": (
+            lambda rho, v, c, alpha: (rho + c) / (alpha**2 + v)
+        ),
+        "is not divided by the variance: the norm does that": (
+            lambda rho, v, c, alpha: alpha**2 * rho + c
+        ),
+        "divides by the standard deviation; a product of two tokens is divided twice": (
+            lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v).sqrt()
+        ),
+        "leaves out what the branch's outputs have in common, c_f": (
+            lambda rho, v, c, alpha: alpha**2 * rho / (alpha**2 + v)
+        ),
+    },
+    _post_norm_cosine_cases,
+)
+
+
+def check_post_norm_cosine(
+    post_norm_cosine: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+) -> None:
+    """Check ``post_norm_cosine(rho, v_f, c_f, alpha)`` of chapter 08.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_post_norm_cosine(
+        ...     lambda rho, v_f, c_f, alpha: (alpha**2 * rho + c_f) / (alpha**2 + v_f)
+        ... )
+        ✓ post_norm_cosine is correct
+    """
+    POST_NORM_COSINE.check(post_norm_cosine)

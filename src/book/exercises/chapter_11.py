@@ -1,0 +1,123 @@
+"""Exercises of chapter 11."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from book.exercises.mistakes import Exercise
+
+
+def _same(ids: Tensor) -> Tensor:
+    return (ids[:, :, None] == ids[:, None]).tril(-1)
+
+
+def _lookup_score(weights: Tensor, ids: Tensor, after: int) -> Tensor:
+    same = _same(ids)
+    places = F.pad(same, (after, 0))[..., : ids.shape[1]]
+    return (weights * places).sum(-1)[same.any(-1)].mean()
+
+
+def _every_query(weights: Tensor, ids: Tensor, after: int) -> Tensor:
+    places = F.pad(_same(ids), (after, 0))[..., : ids.shape[1]]
+    return (weights * places).sum(-1).mean()
+
+
+def _before(weights: Tensor, ids: Tensor, after: int) -> Tensor:
+    same = _same(ids)
+    places = F.pad(same, (0, after))[..., after:]
+    return (weights * places).sum(-1)[same.any(-1)].mean()
+
+
+def _lookups() -> dict[str, tuple[Tensor, Tensor, int]]:
+    draws = Generator().manual_seed(11)
+    ids = torch.randint(4, (3, 9), generator=draws)
+    logits = torch.randn(3, 9, 9, generator=draws, dtype=torch.float64)
+    weights = logits.masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).softmax(-1)
+    return {f"{after} after": (weights, ids, after) for after in (1, 3)}
+
+
+LOOKUP_SCORE = Exercise(
+    "lookup_score",
+    _lookup_score,
+    {
+        "is the mean over all queries; only those count whose word stood before": _every_query,
+        "looks before the earlier places and not after them": _before,
+        "looks at the earlier places themselves": (
+            lambda weights, ids, after: _lookup_score(weights, ids, 0)
+        ),
+        "looks one word too far": (
+            lambda weights, ids, after: _lookup_score(weights, ids, after + 1)
+        ),
+    },
+    _lookups,
+)
+
+
+def check_lookup_score(lookup_score: Callable[[Tensor, Tensor, int], Tensor]) -> None:
+    """Check ``lookup_score(weights, ids, after)`` of chapter 11.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> def lookup_score(weights, ids, after):
+        ...     same = (ids[:, :, None] == ids[:, None]).tril(-1)
+        ...     places = torch.nn.functional.pad(same, (after, 0))[..., : ids.shape[1]]
+        ...     return (weights * places).sum(-1)[same.any(-1)].mean()
+        >>> check_lookup_score(lookup_score)
+        ✓ lookup_score is correct
+    """
+    LOOKUP_SCORE.check(lookup_score)
+
+
+def _written(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
+    size: Tensor = (values @ output).norm(dim=-1)
+    return weights * size
+
+
+def _writings() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    draws = Generator().manual_seed(12)
+    weights, values, output = (
+        torch.randn(*shape, generator=draws, dtype=torch.float64)
+        for shape in ((3, 5), (5, 2), (2, 4))
+    )
+    return {"3 queries, 5 keys": (weights.softmax(-1), values, output)}
+
+
+WRITTEN = Exercise(
+    "written",
+    _written,
+    {
+        "leaves W_O out: a value's size before it": (
+            lambda weights, values, output: weights * values.norm(dim=-1)
+        ),
+        "leaves the weights out": (
+            lambda weights, values, output: (values @ output).norm(dim=-1).expand_as(weights)
+        ),
+        "squares the sizes": (
+            lambda weights, values, output: weights * (values @ output).square().sum(-1)
+        ),
+        "is the share of all that is written to a query; the size was asked for": (
+            lambda *given: _written(*given) / _written(*given).sum(-1, keepdim=True)
+        ),
+        "is the size of the sum over keys": (
+            lambda weights, values, output: (weights @ values @ output).norm(dim=-1)
+        ),
+    },
+    _writings,
+)
+
+
+def check_written(written: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Check ``written(weights, values, output)`` of chapter 11.
+
+    Raises:
+        MistakeError: names what the function does instead.
+
+    Example:
+        >>> check_written(lambda weights, values, output: weights * (values @ output).norm(dim=-1))
+        ✓ written is correct
+    """
+    WRITTEN.check(written)

@@ -1,0 +1,1 @@
+"""The commands behind the Makefile: execute chapters, make records, render, print."""

@@ -1,0 +1,123 @@
+"""The whole book as one tagged, outlined PDF: ``make pdf`` prints it with the tests' Chromium.
+
+The built pages become one document: their ids get the page's name in front, and links between pages
+lead within it. What a page prints by itself is what it prints here, its main path.
+"""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+
+from bs4 import BeautifulSoup, Tag
+from playwright.sync_api import sync_playwright
+
+from book.press.browser import find
+from book.press.build import sources
+
+ROOT = Path(__file__).parents[3]
+HTML = ROOT / "_build" / "html"
+PDF = ROOT / "_build" / "attention-measured.pdf"
+LEFT_OUT = {"chapters/claims"}  # the ledger: hundreds of sheets that one looks up on the page
+NAMING = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "headers")
+"""Attributes that name ids."""
+
+
+def label(name: str, anchor: str = "") -> str:
+    """A page's or its element's id in the whole."""
+    page = name.replace("/", "--")
+    return f"{page}--{anchor}" if anchor else page
+
+
+def address(href: str, name: str, pages: set[str]) -> str | None:
+    """Where a link of a page leads from the whole; None where the whole does not go."""
+    if re.match(r"[a-z]+:|//", href):
+        return href
+    path, _, anchor = href.partition("#")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+    page = path.removesuffix(".html")
+    return f"#{label(page, anchor)}" if page in pages else None
+
+
+def article(name: str, pages: set[str]) -> Tag:
+    """A page's text, to stand among the others'."""
+    soup = BeautifulSoup((HTML / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+    found = soup.select_one("article")
+    assert found is not None
+    for aside in found.select("script, .headerlink, .bench-evidence"):
+        aside.decompose()
+    for glyphs in soup.select("svg:has(defs [id^=math-])"):  # of the page's formulas, at its end
+        found.append(glyphs)
+    for tag in found.find_all(True):
+        for key, value in list(tag.attrs.items()):
+            if not isinstance(value, str):
+                if key in NAMING:  # several
+                    tag[key] = " ".join(label(name, each) for each in value)
+            elif key == "id":
+                tag[key] = label(name, value)
+            elif key in ("href", "xlink:href"):
+                leads = address(value, name, pages)
+                if leads is None:
+                    del tag[key]
+                else:
+                    tag[key] = leads
+            elif key == "src" and not value.startswith("data:"):
+                tag[key] = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
+            elif key in NAMING:
+                tag[key] = " ".join(label(name, each) for each in value.split())
+            elif "url(#" in value:
+                tag[key] = re.sub(r"url\(#", f"url(#{label(name)}--", value)
+    found["id"] = label(name)
+    found["style"] = "break-before: page"
+    return found
+
+
+def whole() -> BeautifulSoup:
+    """One document of all pages."""
+    named = (path.with_suffix("").as_posix() for path in sources())
+    listed = [name for name in named if name not in LEFT_OUT]
+    frame = BeautifulSoup((HTML / f"{listed[0]}.html").read_text(encoding="utf-8"), "html.parser")
+    for script in frame.select("script"):
+        script.decompose()
+    place = frame.select_one("article")
+    assert place is not None
+    for name in listed:
+        place.insert_before(article(name, {*listed}))
+    frame.select("article")[0]["style"] = ""
+    place.decompose()
+    return frame
+
+
+def main() -> None:
+    """Print it."""
+    page, unfinished = HTML / "whole.html", PDF.with_suffix(".unfinished")
+    page.write_text(str(whole()), encoding="utf-8")
+    number = (
+        '<div style="font-size: 8px; width: 100%; text-align: center" class="pageNumber"></div>'
+    )
+    path = find("chromium")  # may ask a Playwright of its own
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=path)
+            tab = browser.new_page(color_scheme="light")
+            tab.set_default_timeout(300_000)
+            tab.goto(page.as_uri())
+            tab.pdf(
+                path=unfinished,
+                format="A4",
+                tagged=True,
+                outline=True,
+                display_header_footer=True,
+                header_template="<span></span>",
+                footer_template=number,
+                margin={"top": "16mm", "bottom": "16mm", "left": "16mm", "right": "16mm"},
+            )
+            browser.close()
+        unfinished.replace(PDF)
+    finally:
+        page.unlink()
+    sys.stdout.write(f"{PDF.relative_to(ROOT)}: {PDF.stat().st_size / 1e6:.1f} MB\n")
+
+
+if __name__ == "__main__":
+    main()
