@@ -1,6 +1,7 @@
 """Is a hand-derived gradient right? A check that names the tensor whose gradient is not."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,41 +100,13 @@ def check_gradient(
         raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
     if not tensors:
         raise ValueError("no tensors are given whose gradients could be checked")
-    tensors = {name: _floats(name, tensor) for name, tensor in tensors.items()}
-
-    def output_of(**changed: Array) -> Array:
-        """Neither function can spoil what the other gets."""
-        result = forward(**{name: x.copy() for name, x in (tensors | changed).items()})
-        if isinstance(result, tuple):
-            raise TypeError("forward must return an array, got a tuple: return its first, perhaps")
-        array = np.array(result)  # forward may use its own again
-        if array.dtype != np.float64:
-            raise TypeError(f"forward must compute in float64, it returns {array.dtype}")
-        return array
-
-    output = output_of()
-    if not np.isfinite(output).all():
-        raise ValueError("forward returns numbers that are not finite: choose another point")
-    if not all(np.array_equal(output_of(), output) for _ in range(5)):
-        raise ValueError(
-            "forward is not deterministic: at the same point it returns other numbers; draw "
-            "random ones (a dropout's mask) before, or from a generator of the same seed"
-        )
-    upstream = np.random.default_rng(seed).standard_normal(output.shape)
-    given = backward(upstream.copy(), **{name: tensor.copy() for name, tensor in tensors.items()})
+    point = _Point(forward, {name: _floats(name, x) for name, x in tensors.items()}, seed)
+    given = backward(point.upstream.copy(), **{name: x.copy() for name, x in point.tensors.items()})
     if not isinstance(given, Mapping):
         raise TypeError(f"backward must return gradients by name, got a {type(given).__name__}")
-    expected = {}
-    for name, tensor in tensors.items():
-
-        def loss(moved: Array, name: str = name) -> float:
-            return float((upstream * output_of(**{name: moved})).sum())
-
-        expected[name] = numerical_gradient(loss, tensor)
-        if not np.isfinite(expected[name]).all():
-            raise ValueError(f"forward is not finite near {name}: choose another point")
+    expected = {name: point.numerical(name) for name in tensors}
     overall = max((np.abs(e).max(initial=0.0) for e in expected.values()), default=0.0)
-    rounding = 100 * EPSILON * float(np.linalg.norm(upstream * output)) / STEP
+    rounding = 100 * EPSILON * float(np.linalg.norm(point.upstream * point.output)) / STEP
     # A gradient that is exactly zero is compared with the noise of the differences.
     least = 1e-3 * overall if overall > rounding else rounding / tolerance
     errors, complaints = {}, []
@@ -147,40 +120,97 @@ def check_gradient(
                 f"{name}: its gradient has shape {ours.shape}, the tensor {numerical.shape}"
             )
             continue
-        largest = max(np.abs(numerical).max(initial=0.0), least, np.finfo(float).tiny)
-        difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf, posinf=np.inf)
-        scale = np.maximum(np.abs(numerical), 1e-3 * largest)
-        wrong = {}  # a complaint: how far it is off
-        for where in map(tuple, np.argwhere(difference > tolerance * scale)):
-
-            def along(move: float, name: str = name, where: tuple[int, ...] = where) -> Array:
-                moved = tensors[name].copy()
-                moved[where] += move
-                return output_of(**{name: moved})
-
-            place = f"{name}: at [{', '.join(map(str, where))}]"
-            steps = np.array([1.0, 0.1]) * STEP * max(1.0, abs(tensors[name][where]))
-            slopes = [_slopes(along, upstream, output, step) for step in steps]
-            off, verdict = _judged(ours[where], slopes, tolerance * scale[where])
-            if verdict == "kink":
-                raise ValueError(f"{place} forward has a kink: choose another point")
-            if verdict == "wrong":
-                numbers = f"{ours[where]:.6g}, finite differences give {slopes[0][0]:.6g}"
-                wrong[f"{place} the gradient is {numbers}"] = off
-            elif difference[where] > tolerance * largest:
-                if verdict == "unclear":
-                    raise ValueError(
-                        f"{place} forward jumps, or computes in float32: finite differences of "
-                        f"{steps[0]:.1g} and {steps[1]:.1g} give {slopes[0][0]:.6g} and "
-                        f"{slopes[1][0]:.6g}"
-                    )
-                difference[where] = off
-        errors[name] = float(difference.max(initial=0.0) / largest)
-        if wrong:
-            complaints.append(max(wrong, key=lambda complaint: wrong[complaint]))
+        errors[name], complaint = point.compare(name, ours, numerical, least, tolerance)
+        complaints += complaint
     if complaints:
         raise GradientError("; ".join(complaints))
     return errors
+
+
+class _Point:
+    """A forward pass at the point where its gradients are checked."""
+
+    def __init__(
+        self, forward: Callable[..., Array], tensors: Mapping[str, Array], seed: int
+    ) -> None:
+        self.forward, self.tensors = forward, dict(tensors)
+        self.output = self.at()
+        if not np.isfinite(self.output).all():
+            raise ValueError("forward returns numbers that are not finite: choose another point")
+        if not all(np.array_equal(self.at(), self.output) for _ in range(5)):
+            raise ValueError(
+                "forward is not deterministic: at the same point it returns other numbers; draw "
+                "random ones (a dropout's mask) before, or from a generator of the same seed"
+            )
+        self.upstream = np.random.default_rng(seed).standard_normal(self.output.shape)
+
+    def at(self, **changed: Array) -> Array:
+        """The output there, or where some tensors are others; no function spoils another's."""
+        result = self.forward(**{name: x.copy() for name, x in (self.tensors | changed).items()})
+        if isinstance(result, tuple):
+            raise TypeError("forward must return an array, got a tuple: return its first, perhaps")
+        array = np.array(result)  # forward may use its own again
+        if array.dtype != np.float64:
+            raise TypeError(f"forward must compute in float64, it returns {array.dtype}")
+        return array
+
+    def numerical(self, name: str) -> Array:
+        """The gradient of the loss with respect to a tensor, by finite differences."""
+        gradient = numerical_gradient(
+            lambda moved: float((self.upstream * self.at(**{name: moved})).sum()),
+            self.tensors[name],
+        )
+        if not np.isfinite(gradient).all():
+            raise ValueError(f"forward is not finite near {name}: choose another point")
+        return gradient
+
+    def compare(
+        self, name: str, ours: NDArray[Any], numerical: Array, least: float, tolerance: float
+    ) -> tuple[float, list[str]]:
+        """The largest error of a gradient, and its worst entry if that is wrong."""
+        largest = max(np.abs(numerical).max(initial=0.0), least, np.finfo(float).tiny)
+        difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf, posinf=np.inf)
+        allowed = tolerance * np.maximum(np.abs(numerical), 1e-3 * largest)
+        wrong = {}  # a complaint: how far it is off
+        for where in map(tuple, np.argwhere(difference > allowed).tolist()):
+            off, numbers = self.judge(
+                name,
+                where,
+                ours[where],
+                allowed[where],
+                matters=bool(difference[where] > tolerance * largest),
+            )
+            if numbers:
+                place = f"{name}: at [{', '.join(map(str, where))}]"
+                wrong[f"{place} the gradient is {numbers}"] = off
+            elif difference[where] > tolerance * largest:
+                difference[where] = off
+        error = float(difference.max(initial=0.0) / largest)
+        return error, [max(wrong, key=lambda complaint: wrong[complaint])] if wrong else []
+
+    def judge(
+        self, name: str, where: tuple[int, ...], ours: complex, allowed: float, *, matters: bool
+    ) -> tuple[float, str]:
+        """How far an entry is off, and both numbers if it is wrong."""
+
+        def along(move: float) -> Array:
+            moved = self.tensors[name].copy()
+            moved[where] += move
+            return self.at(**{name: moved})
+
+        steps = np.array([1.0, 0.1]) * STEP * max(1.0, abs(self.tensors[name][where]))
+        slopes = [_slopes(along, self.upstream, self.output, step) for step in steps]
+        off, verdict = _judged(ours, slopes, allowed)
+        place = f"{name}: at [{', '.join(map(str, where))}]"
+        if verdict == "kink":
+            raise ValueError(f"{place} forward has a kink: choose another point")
+        if verdict == "unclear" and matters:
+            raise ValueError(
+                f"{place} forward jumps, or computes in float32: finite differences of "
+                f"{steps[0]:.1g} and {steps[1]:.1g} give {slopes[0][0]:.6g} and {slopes[1][0]:.6g}"
+            )
+        numbers = f"{ours:.6g}, finite differences give {slopes[0][0]:.6g}"
+        return off, numbers if verdict == "wrong" else ""
 
 
 def _floats(name: str, given: ArrayLike) -> Array:

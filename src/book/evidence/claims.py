@@ -174,23 +174,25 @@ def claim(
         ✓ Seven is at most eight
           measured 7; claimed at most 8
     """
-    result = _check(
-        statement,
-        measured,
-        label=label,
-        forms={
-            "equals": equals,
-            "close_to": close_to,
-            "at_most": at_most,
-            "at_least": at_least,
-            "exceeds": exceeds,
-        },
-        rtol=rtol,
-        atol=atol,
-        factor=factor,
-        unit=unit,
-        text=text,
-    )
+    forms = {
+        "equals": equals,
+        "close_to": close_to,
+        "at_most": at_most,
+        "at_least": at_least,
+        "exceeds": exceeds,
+    }
+    form = _form(forms, label, tolerances=bool(rtol or atol), factor=factor != 1.0)
+    if equals is not None:
+        outcome = _equals(measured, equals, unit)
+    elif close_to is not None:
+        outcome = _close_to(measured, close_to, rtol, atol, unit)
+    elif at_most is not None:
+        outcome = _at_most(measured, at_most, unit)
+    elif at_least is not None:
+        outcome = _at_least(measured, at_least, unit)
+    else:
+        outcome = _exceeds(measured, exceeds, factor, unit)
+    result = outcome.of(statement, label, form, text)
     _show(result)
     if not result.held:
         raise ClaimFailedError(
@@ -215,18 +217,8 @@ def _show(result: Claim) -> None:
     )
 
 
-def _check(
-    statement: str,
-    measured: Samples | Tensor | str | bool,
-    *,
-    label: str,
-    forms: dict[str, Any],
-    rtol: float,
-    atol: float,
-    factor: float,
-    unit: str,
-    text: str | None,
-) -> Claim:
+def _form(forms: dict[str, object], label: str, *, tolerances: bool, factor: bool) -> str:
+    """The one form that is given, and nothing beside it that belongs to another."""
     given = [name for name, value in forms.items() if value is not None]
     if len(given) != 1:
         raise TypeError(
@@ -234,111 +226,57 @@ def _check(
         )
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", label):
         raise ValueError(f"a label is lower-case letters, digits and hyphens, got {label!r}")
-    (form,) = given
-    target = forms[form]
-    if (rtol or atol) and form != "close_to":
-        raise TypeError(f"rtol and atol go with close_to, got them with {form}")
-    if factor != 1.0 and form != "exceeds":
-        raise TypeError(f"factor goes with exceeds, got it with {form}")
+    if tolerances and given != ["close_to"]:
+        raise TypeError(f"rtol and atol go with close_to, got them with {given[0]}")
+    if factor and given != ["exceeds"]:
+        raise TypeError(f"factor goes with exceeds, got it with {given[0]}")
+    return given[0]
 
-    def finish(
-        held: bool,
-        shown: str,
-        expected: str,
-        n: int,
-        *numbers: float,
-        errors: Sequence[float] = (),
-        lead: float = 0.0,
-        error: float = 0.0,
-    ) -> Claim:
-        """``lead``: by how much it holds; ``error``: the standard error of that."""
-        values, spreads = _finite(numbers), _finite(errors)
-        held = bool(held) and lead >= margin() * error
-        random = bool(errors) and math.isfinite(lead)
-        room = round(lead / error, 1) if random else None
-        noted = float(f"{lead:.4g}") if random else None
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a comparison found, in words and in numbers."""
+
+    held: bool
+    """But for the standard error."""
+    measured: str
+    expected: str
+    numbers: Sequence[float]
+    samples: int = 1
+    errors: Sequence[float] = ()
+    lead: float = 0.0
+    """By how much it holds."""
+    error: float = 0.0
+    """The standard error of that."""
+
+    def of(self, statement: str, label: str, form: str, text: str | None) -> Claim:
+        """The claim of which this came."""
+        random = bool(self.errors) and math.isfinite(self.lead)
         return Claim(
-            statement, label, form, shown, expected, held, n, values, spreads, room, noted, text
+            statement=statement,
+            label=label,
+            form=form,
+            measured=self.measured,
+            expected=self.expected,
+            held=bool(self.held) and self.lead >= margin() * self.error,
+            samples=self.samples,
+            numbers=_finite(self.numbers),
+            errors=_finite(self.errors),
+            room=round(self.lead / self.error, 1) if random else None,
+            lead=float(f"{self.lead:.4g}") if random else None,
+            text=text,
         )
 
-    if form == "equals":
-        held, shown, expected, numbers = _equal(measured, target, unit)
-        return finish(held, shown, expected, 1, *numbers)
-    if (isinstance(measured, Tensor) and measured.ndim) or isinstance(target, Tensor):
-        if form != "close_to" or not isinstance(measured, Tensor):
-            raise TypeError(f"{form} takes numbers, got tensors: claim something about one number")
-        dtype = torch.promote_types(measured.dtype, torch.float64)  # whole numbers would cut digits
-        measured, target = measured.to(dtype), torch.as_tensor(target, dtype=dtype)
-        if measured.shape != target.shape:
-            raise TypeError(
-                f"tensors of shapes {tuple(measured.shape)} and {tuple(target.shape)} "
-                "can't be close"
-            )
-        if not measured.numel():
-            raise ValueError("measured is an empty tensor")
-        tolerance = atol + rtol * target.abs().max().item()
-        within = (measured - target).abs() <= atol + rtol * target.abs()
-        held = math.isfinite(tolerance) and bool(within.all())
-        distance = (measured - target).abs().max().item()
-        shown = f"all {measured.numel()} entries within {tolerance:g}"
-        if not held:
-            shown = f"a largest difference of {distance:.2e}"
-        return finish(held, shown, f"equal within {tolerance:g}", 1)
 
-    mean, error, n = _moments(measured, "measured")
-    shown, errors = _number(mean, error, unit), _errors(mean, error)
-    if form == "close_to":
-        goal, tolerance = float(target), atol + rtol * abs(float(target))
-        held = math.isfinite(tolerance) and math.isfinite(mean)
-        lead = tolerance - abs(mean - goal)
-        expected = _number(goal, 0, unit) + _tolerance(rtol, atol, unit)
-        tolerances = [x for x in (100 * rtol, atol) if x]
-        numbers = [mean, goal, *tolerances]
-        return finish(held, shown, expected, n, *numbers, errors=errors, lead=lead, error=error)
-    if form == "exceeds":
-        base, base_error, base_n = _moments(target, "exceeds")
-        if factor != 1 and base < 0:
-            raise ValueError(f"at least {factor:g} times as much as {base:g} means nothing")
-        lead, error = mean - factor * base, math.hypot(error, factor * base_error)
-        held = math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0)
-        numbers = [mean, base]
-        expected = "more" if factor == 1 else f"at least {factor:g} times as much"
-        if base == 0 == base_error and factor == 1:
-            expected = f"more than {_number(0, 0, unit)}"
-        else:
-            shown += f" against {_number(base, base_error, unit)}"
-            errors = [*errors, *_errors(base, base_error)]
-            if base >= 0:
-                ratio = mean / base if base else math.inf
-                shown += f", {_number(ratio, 0, '')} times as much"
-                numbers.append(ratio)
-        fewest = min((count for count in (n, base_n) if count > 1), default=1)
-        numbers += [factor] if factor != 1 else []
-        return finish(
-            held, shown, expected, fewest, *numbers, errors=errors, lead=lead, error=error
-        )
-    bound = float(target)
-    lead = bound - mean if form == "at_most" else mean - bound
-    held = math.isfinite(lead)
-    tiny = 0 < abs(bound) < SMALLEST_SHOWN  # a bound is shown as it is, whatever was measured
-    limit = f"{bound:g} {unit}".rstrip() if tiny else _number(bound, 0, unit)
-    if tiny and held and mean and form == "at_most":
-        shown = f"below {limit}"
-    words = "at most" if form == "at_most" else "at least"
-    expected = f"{words} {limit}"
-    return finish(held, shown, expected, n, mean, bound, errors=errors, lead=lead, error=error)
-
-
-def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str, list[float]]:
+def _equals(measured: object, target: object, unit: str) -> Outcome:
     if isinstance(measured, Tensor) and isinstance(target, Tensor):
         if measured.shape != target.shape or measured.dtype != target.dtype:
             kinds = [f"{t.dtype} of shape {tuple(t.shape)}" for t in (measured, target)]
             raise TypeError(f"tensors can't be equal: {kinds[0]} and {kinds[1]}")
-        if not measured.numel():
-            raise ValueError("measured is an empty tensor")
+        _check_not_empty(measured)
         differ = int((measured != target).sum())
         shown = f"all {target.numel()} entries equal" if not differ else f"{differ} entries differ"
-        return differ == 0, shown, "equal in every bit", []
+        return Outcome(not differ, shown, "equal in every bit", [])
     if isinstance(measured, Tensor) or isinstance(target, Tensor):
         raise TypeError(f"equals compares like with like, got {type(measured)} and {type(target)}")
     if isinstance(measured, (list, tuple)):
@@ -346,13 +284,120 @@ def _equal(measured: object, target: object, unit: str) -> tuple[bool, str, str,
             "equals takes one value and not samples: samples are close_to, or at_most …"
         )
     numbers = [float(x) for x in (measured, target) if isinstance(x, (int, float))]
-    show = [
-        _number(float(x), 0, unit)
-        if isinstance(x, (int, float)) and not isinstance(x, bool)
-        else str(x)
-        for x in (measured, target)
-    ]
-    return measured == target, show[0], f"exactly {show[1]}", numbers
+    shown, expected = (_value(x, unit) for x in (measured, target))
+    return Outcome(measured == target, shown, f"exactly {expected}", numbers)
+
+
+def _close_to(measured: object, target: object, rtol: float, atol: float, unit: str) -> Outcome:
+    if isinstance(measured, Tensor) and (measured.ndim or isinstance(target, Tensor)):
+        return _close_to_tensor(measured, target, rtol, atol)
+    goal = _one_number("close_to", measured, target)
+    mean, error, n = _moments(measured, "measured")
+    tolerance = atol + rtol * abs(goal)
+    return Outcome(
+        math.isfinite(tolerance) and math.isfinite(mean),
+        _number(mean, error, unit),
+        _number(goal, 0, unit) + _tolerance(rtol, atol, unit),
+        [mean, goal, *(x for x in (100 * rtol, atol) if x)],
+        n,
+        _errors(mean, error),
+        tolerance - abs(mean - goal),
+        error,
+    )
+
+
+def _close_to_tensor(measured: Tensor, target: object, rtol: float, atol: float) -> Outcome:
+    dtype = torch.promote_types(measured.dtype, torch.float64)  # whole numbers would cut digits
+    measured, goal = measured.to(dtype), torch.as_tensor(target, dtype=dtype)
+    if measured.shape != goal.shape:
+        raise TypeError(
+            f"tensors of shapes {tuple(measured.shape)} and {tuple(goal.shape)} can't be close"
+        )
+    _check_not_empty(measured)
+    tolerance = atol + rtol * goal.abs().max().item()
+    difference = (measured - goal).abs()
+    held = math.isfinite(tolerance) and bool((difference <= atol + rtol * goal.abs()).all())
+    shown = (
+        f"all {measured.numel()} entries within {tolerance:g}"
+        if held
+        else f"a largest difference of {difference.max().item():.2e}"
+    )
+    return Outcome(held, shown, f"equal within {tolerance:g}", [])
+
+
+def _at_most(measured: object, target: object, unit: str) -> Outcome:
+    bound = _one_number("at_most", measured, target)
+    mean, error, n = _moments(measured, "measured")
+    shown, limit = _number(mean, error, unit), _bound(bound, unit)
+    if 0 < abs(bound) < SMALLEST_SHOWN and mean and math.isfinite(bound - mean):
+        shown = f"below {limit}"
+    held, errors = math.isfinite(bound - mean), _errors(mean, error)
+    return Outcome(held, shown, f"at most {limit}", [mean, bound], n, errors, bound - mean, error)
+
+
+def _at_least(measured: object, target: object, unit: str) -> Outcome:
+    bound = _one_number("at_least", measured, target)
+    mean, error, n = _moments(measured, "measured")
+    shown, expected = _number(mean, error, unit), f"at least {_bound(bound, unit)}"
+    held, errors = math.isfinite(mean - bound), _errors(mean, error)
+    return Outcome(held, shown, expected, [mean, bound], n, errors, mean - bound, error)
+
+
+def _exceeds(measured: object, target: object, factor: float, unit: str) -> Outcome:
+    _check_no_tensors("exceeds", measured, target)
+    mean, error, n = _moments(measured, "measured")
+    base, base_error, base_n = _moments(target, "exceeds")
+    if factor != 1 and base < 0:
+        raise ValueError(f"at least {factor:g} times as much as {base:g} means nothing")
+    lead = mean - factor * base
+    shown, errors, numbers = _number(mean, error, unit), _errors(mean, error), [mean, base]
+    expected = "more" if factor == 1 else f"at least {factor:g} times as much"
+    if base == 0 == base_error and factor == 1:
+        expected = f"more than {_number(0, 0, unit)}"
+    else:
+        shown += f" against {_number(base, base_error, unit)}"
+        errors += _errors(base, base_error)
+        if base >= 0:
+            ratio = mean / base if base else math.inf
+            shown += f", {_number(ratio, 0, '')} times as much"
+            numbers.append(ratio)
+    return Outcome(
+        math.isfinite(lead) and (lead >= 0 if factor != 1 else lead > 0),
+        shown,
+        expected,
+        [*numbers, factor] if factor != 1 else numbers,
+        min((count for count in (n, base_n) if count > 1), default=1),
+        errors,
+        lead,
+        math.hypot(error, factor * base_error),
+    )
+
+
+def _one_number(form: str, measured: object, target: Any) -> float:
+    """A form's bound."""
+    _check_no_tensors(form, measured, target)
+    return float(target)
+
+
+def _check_no_tensors(form: str, measured: object, target: object) -> None:
+    if (isinstance(measured, Tensor) and measured.ndim) or isinstance(target, Tensor):
+        raise TypeError(f"{form} takes numbers, got tensors: claim something about one number")
+
+
+def _check_not_empty(measured: Tensor) -> None:
+    if not measured.numel():
+        raise ValueError("measured is an empty tensor")
+
+
+def _bound(bound: float, unit: str) -> str:
+    """As it is, however small."""
+    tiny = 0 < abs(bound) < SMALLEST_SHOWN
+    return f"{bound:g} {unit}".rstrip() if tiny else _number(bound, 0, unit)
+
+
+def _value(x: object, unit: str) -> str:
+    number = isinstance(x, (int, float)) and not isinstance(x, bool)
+    return _number(float(x), 0, unit) if number else str(x)  # type: ignore[arg-type]
 
 
 def _moments(samples: object, name: str) -> tuple[float, float, int]:

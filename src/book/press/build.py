@@ -608,12 +608,7 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
     if live:
         check_records(chosen)
     else:
-        for shift in sorted({seed for _, seed in jobs if seed}):
-            os.environ["ATTNBOOK_SEED"] = str(shift)
-            print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
-            read_by = (studies_in(path) for path, seed in jobs if seed == shift)
-            make_records([], sorted({name for names in read_by for name in names}))
-            del os.environ["ATTNBOOK_SEED"]
+        make_records_of(jobs)
     errors = []
     for path, seed, notebook, _ in execute_all(jobs, live=live, allow_errors=True):
         assert seed is not None
@@ -627,10 +622,29 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
             for output in cell.outputs
             if output.output_type == "error"
         ]
+    n_failed = print_counts(tried, noted)
+    if errors or n_failed:
+        raise BuildError("\n".join(errors) or f"{n_failed} claims did not hold for every seed")
+
+
+def make_records_of(jobs: Sequence[tuple[Path, int | None]]) -> None:
+    """Run the studies that chapters read under other seeds, under the same."""
+    for shift in sorted({seed for _, seed in jobs if seed}):
+        os.environ["ATTNBOOK_SEED"] = str(shift)
+        print(f"Studies, ATTNBOOK_SEED={shift}", flush=True)
+        read_by = (studies_in(path) for path, seed in jobs if seed == shift)
+        make_records([], sorted({name for names in read_by for name in names}))
+        del os.environ["ATTNBOOK_SEED"]
+
+
+def print_counts(
+    tried: Mapping[Path, Mapping[str, Any]], noted: Mapping[Path, Mapping[str, Any]]
+) -> int:
+    """Say of each claim how often it held; return how many did not under every seed."""
     print()
     n_failed = 0
-    for path, found in tried.items():
-        for label, each in found.items():
+    for path, claims in tried.items():
+        for label, each in claims.items():
             entry = noted[path].get(each["cell"], {"seeds": [], "held": {}})
             count, of = entry["held"].get(label, 0), len(entry["seeds"])
             n_failed += count < of
@@ -638,8 +652,7 @@ def repeat_claims(n_seeds: int, only: Sequence[str] = (), *, live: bool = False)
             print(f"{mark} {count}/{of}  {path.stem}  {label}: {each['statement']}")
     n_claims = sum(map(len, tried.values()))
     print(f"\n{n_claims - n_failed} of {n_claims} claims held for every seed")
-    if errors or n_failed:
-        raise BuildError("\n".join(errors) or f"{n_failed} claims did not hold for every seed")
+    return n_failed
 
 
 Held = dict[str, dict[str, Any]]

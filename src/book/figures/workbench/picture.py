@@ -248,13 +248,25 @@ def svg(settings: Settings | None = None, stage: int | None = None, *, back: boo
         >>> svg()[:49]
         '<svg class="bench-picture" viewBox="0 0 1340 579"'
     """
-    settings = settings or Settings()
-    seen, numbers = look(settings, back=back), forward(settings)
     seen_box = f"0 0 {WIDTH} {HEIGHT}" if stage is None else view(stage)
+    parts = Drawing(settings or Settings(), back=back).parts()
+    return (
+        f'<svg class="bench-picture" viewBox="{seen_box}" role="group" '
+        'aria-label="A small model reads “the cat sat”, from words to the next word">'
+        f"{''.join(parts)}</svg>"
+    )
 
-    def mark(tag: str, key: str = "", inside: str = "", **attributes: Any) -> str:
+
+class Drawing:
+    """Pieces of the picture, each of which has what :func:`look` says of its key."""
+
+    def __init__(self, settings: Settings, *, back: bool) -> None:
+        self.look = look(settings, back=back)
+        self.numbers = forward(settings)
+
+    def mark(self, tag: str, key: str = "", inside: str = "", **attributes: Any) -> str:
         """An element; one with a key has what :func:`look` says."""
-        dynamic = dict(seen[key]) if key else {}
+        dynamic = dict(self.look[key]) if key else {}
         inside = escape(dynamic.pop("text")) if "text" in dynamic else inside
         said = {"data-key": key} if key else {}
         if stage := STAGE.get(key[:7]) or STAGE.get(key.partition(",")[0]):
@@ -264,17 +276,20 @@ def svg(settings: Settings | None = None, stage: int | None = None, *, back: boo
         written = "".join(f' {name}="{value}"' for name, value in said.items())
         return f"<{tag}{written}>{inside}</{tag}>"
 
-    def words(x: float, y: float, text: str, class_: str = "small", **more: Any) -> str:
-        return mark("text", inside=escape(text), x=x, y=y, class_=class_, **more)
+    def words(self, x: float, y: float, text: str, class_: str = "small", **more: Any) -> str:
+        """A text."""
+        return self.mark("text", inside=escape(text), x=x, y=y, class_=class_, **more)
 
-    def letter(x: float, y: float, name: str, kind: str) -> str:
+    def letter(self, x: float, y: float, name: str, kind: str) -> str:
+        """A matrix's letter, with its index below."""
         base, _, index = name.partition("_")
         below = f'<tspan dy="4" font-size="12">{index}</tspan>' if index else ""
-        return mark("text", inside=base + below, x=x, y=y, class_=f"letter {kind} {name}")
+        return self.mark("text", inside=base + below, x=x, y=y, class_=f"letter {kind} {name}")
 
-    def drawn_cell(name: str, i: int, j: int, x: int, y: int, height: int) -> str:
+    def cell(self, name: str, i: int, j: int, x: int, y: int, height: int) -> str:
+        """A number in its box."""
         key = f"{name},{i},{j}"
-        own = seen[key]
+        own = self.look[key]
         return (
             f'<g data-key="{key}" class="{own["class"]}" transform="translate({x} {y})">'
             f'<rect class="box" width="{CELL}" height="{height}" rx="3"></rect>'
@@ -283,106 +298,110 @@ def svg(settings: Settings | None = None, stage: int | None = None, *, back: boo
             f'<text class="digits" x="{CELL / 2}" y="{height / 2 + 0.5}">{own["text"]}</text></g>'
         )
 
-    def matrix(name: str) -> Iterator[str]:
+    def matrix(self, name: str) -> Iterator[str]:
         """A stored one, or a row of a computed one in each lane."""
-        rows, columns = numbers[name].shape
+        rows, columns = self.numbers[name].shape
         for i, j in product(range(rows), range(columns)):
             if name in STORED:
                 x, y = STORED[name]
-                yield drawn_cell(name, i, j, x + CELL * j, y + STORED_ROW * i, STORED_ROW)
+                yield self.cell(name, i, j, x + CELL * j, y + STORED_ROW * i, STORED_ROW)
             else:
-                yield drawn_cell(name, i, j, COMPUTED[name][0] + CELL * j, at(name, i), ROW)
+                yield self.cell(name, i, j, COMPUTED[name][0] + CELL * j, at(name, i), ROW)
 
-    def heads(name: str, n: int) -> Iterator[str]:
+    def heads(self, name: str, n: int) -> Iterator[str]:
+        """The names of a matrix's columns, over it."""
         for j in range(n):
             place = f"translate({COMPUTED[name][0] + CELL * (j + 0.5) + 4} {TOP - 6}) rotate(-52)"
-            yield mark("text", f"over,{name},{j}", x=0, y=0, class_="small", transform=place)
+            yield self.mark("text", f"over,{name},{j}", x=0, y=0, class_="small", transform=place)
 
-    def lane_of(i: int) -> Iterator[str]:
+    def lane(self, i: int) -> Iterator[str]:
+        """A word's lane: its stream, its branches, what follows."""
         top = TOP + i * (LANE + GAP)
         stream, value, logit = (at(name, i) + ROW // 2 for name in ("X", "V", "S"))
-        yield mark("rect", f"lane,{i}", x=2, y=top, width=WIDTH - 4, height=LANE, rx=10)
-        yield mark("path", f"begin,{i}", d=f"M62 {stream}H224")
-        yield mark("path", f"flow,{i}", d=f"M224 {stream}H1204")
+        yield self.mark("rect", f"lane,{i}", x=2, y=top, width=WIDTH - 4, height=LANE, rx=10)
+        yield self.mark("path", f"begin,{i}", d=f"M62 {stream}H224")
+        yield self.mark("path", f"flow,{i}", d=f"M224 {stream}H1204")
         for name in "XYZ":
             x = COMPUTED[name][0]
-            yield mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
-        yield mark("rect", x=370, y=value - 9, width=226, height=18, class_="belt", data_stage=4)
+            yield self.mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
+        y = value - 9
+        yield self.mark("rect", x=370, y=y, width=226, height=18, class_="belt", data_stage=4)
         branches = (
             f"M224 {stream}V{value - 6}q0 6 6 6h4"
             f"M224 {at('Q', i) + ROW // 2}h10M224 {at('K', i) + ROW // 2}h10"
             f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
             f"M992 {stream}V{value - 8}q0 8 8 8h7m-5 -4l5 4l-5 4M1043 {value}h17m-5 -4l5 4l-5 4"
         )
-        yield mark("path", f"branch,{i}", d=branches)
+        yield self.mark("path", f"branch,{i}", d=branches)
         for k, x in enumerate((219, 987, 1208)):  # where a part reads the stream
-            yield mark("text", f"norm,{i},{k}", "norm", x=x, y=stream - 6, class_="small")
+            yield self.mark("text", f"norm,{i},{k}", "norm", x=x, y=stream - 6, class_="small")
         for name, kind in (("Q", "query"), ("K", "key"), ("V", "value")):
-            yield letter(240, at(name, i) + 15, name.lower(), kind)
+            yield self.letter(240, at(name, i) + 15, name.lower(), kind)
         yield (
             f'<g class="chip" data-word="{i}">'
             f'<rect x="8" y="{top + 4}" width="54" height="{ROW + 4}" rx="6"></rect>'
-            + mark("text", f"word,{i}", x=35, y=top + 21, class_="word")
+            + self.mark("text", f"word,{i}", x=35, y=top + 21, class_="word")
             + "</g>"
-            + mark("text", f"id,{i}", x=35, y=top + 46, class_="small middle")
+            + self.mark("text", f"id,{i}", x=35, y=top + 46, class_="small middle")
         )
         for w, word in enumerate(WORDS):
             y = top + 20 + 24 * w
             key = f"{i},{w}"
-            yield mark("text", f"next,{key}", word, x=1256, y=y)
-            yield mark("rect", f"bar,{key}", x=1262, y=y - 10, height=12, rx=2)
-            yield mark("text", f"share,{key}", x=1288, y=y)
+            yield self.mark("text", f"next,{key}", word, x=1256, y=y)
+            yield self.mark("rect", f"bar,{key}", x=1262, y=y - 10, height=12, rx=2)
+            yield self.mark("text", f"share,{key}", x=1288, y=y)
 
-    def writing(i: int) -> Iterator[str]:
+    def writing(self, i: int) -> Iterator[str]:
+        """Arrows from what is written up to the stream."""
         for name in "DF":
             for k in range(5):
                 x = COMPUTED[name][0] + CELL * k + CELL // 2
                 path = f"M{x} {at(name, i) - 1}V{at('Y', i) + ROW + 2}m-4 5l4 -5l4 5"
-                yield mark("path", f"write,{name},{i},{k}", d=path)
+                yield self.mark("path", f"write,{name},{i},{k}", d=path)
 
-    def parts() -> Iterator[str]:
+    def parts(self) -> Iterator[str]:
+        """All of them, from the back to the front."""
         yield (
             '<defs><pattern id="bench-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
             'patternTransform="rotate(45)"><rect width="6" height="6" class="under"></rect>'
             '<line y2="6" class="hatch"></line></pattern></defs>'
         )
         for i in range(3):
-            yield from lane_of(i)
+            yield from self.lane(i)
         for j in range(3):
-            yield mark("path", f"meet,{j}")
-        yield mark("path", "ask")
+            yield self.mark("path", f"meet,{j}")
+        yield self.mark("path", "ask")
         for i in range(3):
             for j in range(3):
-                yield mark("path", f"ribbon,{i},{j}")
-            yield from writing(i)
+                yield self.mark("path", f"ribbon,{i},{j}")
+            yield from self.writing(i)
+        yield from self.names()
+        for name in (*STORED, *COMPUTED):
+            kind, cells = ' class="stored"' * (name in STORED), "".join(self.matrix(name))
+            yield f'<g data-matrix="{name}" data-stage="{STAGE[name]}"{kind}>{cells}</g>'
+        yield self.mark("text", "loss", x=WIDTH - 6, y=HEIGHT - 6, class_="small end")
+
+    def names(self) -> Iterator[str]:
+        """Of stages, matrices, rows and columns."""
         for k, (title, x, _) in enumerate(STAGES):
-            yield words(x, 16, title, "title", data_stage=k)
+            yield self.words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
             left, down = {"b": (-18, 16), "U": (-18, 60)}.get(name, (1, -9))  # clear of W_2
-            yield letter(x + left, y + down, name, KIND[name])
+            yield self.letter(x + left, y + down, name, KIND[name])
         for w, word in enumerate(WORDS):
-            yield words(STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head")
+            yield self.words(STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head")
         for i, word in enumerate(WORDS):
-            yield words(68, 71 + STORED_ROW * i, word, "small end")
+            yield self.words(68, 71 + STORED_ROW * i, word, "small end")
         for name, x, n in (("W_Q", 252, 5), ("W_O", 691, 4), ("W_1", 1007, 5)):
             for i in range(n):
                 y = STORED[name][1] + 15 + STORED_ROW * i
-                yield mark("text", f"beside,{name},{i}", x=x, y=y, class_="small end")
+                yield self.mark("text", f"beside,{name},{i}", x=x, y=y, class_="small end")
         for name, n in (("X", 5), ("Q", 4), ("O", 4), ("Y", 5), ("Z", 5)):
-            yield from heads(name, n)
+            yield from self.heads(name, n)
         for name, title in (("S", "logits"), ("A", "weights")):
             middle = COMPUTED[name][0] + 1.5 * CELL
-            yield words(middle, TOP - 23, title, "small middle", data_stage=STAGE[name])
+            yield self.words(middle, TOP - 23, title, "small middle", data_stage=STAGE[name])
             for j in range(3):
                 x = COMPUTED[name][0] + CELL * j + CELL // 2
-                yield mark("text", f"head,{name},{j}", x=x, y=TOP - 6, class_="small middle head")
-        for name in (*STORED, *COMPUTED):
-            kind, cells = ' class="stored"' * (name in STORED), "".join(matrix(name))
-            yield f'<g data-matrix="{name}" data-stage="{STAGE[name]}"{kind}>{cells}</g>'
-        yield mark("text", "loss", x=WIDTH - 6, y=HEIGHT - 6, class_="small end")
-
-    return (
-        f'<svg class="bench-picture" viewBox="{seen_box}" role="group" '
-        'aria-label="A small model reads “the cat sat”, from words to the next word">'
-        f"{''.join(parts())}</svg>"
-    )
+                key = f"head,{name},{j}"
+                yield self.mark("text", key, x=x, y=TOP - 6, class_="small middle head")
