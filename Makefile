@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
 
 .DEFAULT_GOAL := help
 .PHONY: help book html test quick check chapters studies worker notebooks serve claims \
-  implementations bench mutants soundness faults twice pdf epub slides picture wheel lock clean
+  implementations timings mutants soundness faults twice pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,7 +76,7 @@ worker: .venv/installed-tests  ## run rows and chapters for the scheduler of a D
 implementations: .venv/installed-tests  ## measure what other libraries start with, for the chapter of this name
 	@$(BIN)/python -m benchmarks.defaults
 
-bench: .venv/installed-tests  ## time attention and training beside others' (25 minutes; QUICK=1: a minute)
+timings: .venv/installed-tests  ## time attention and training beside others' (25 minutes; QUICK=1: a minute)
 	@env -u TQDM_DISABLE $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 mutants: .venv/installed-tests  ## break the attention's code line by line: do the tests notice?

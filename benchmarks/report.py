@@ -13,7 +13,7 @@ BENCHMARKS = ("attention", "training", "generation", "backprop", "probes")
 """In the order of the table's rows."""
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent / "README.md"
-BEGIN = "<!-- begin of the tables: make bench writes them -->"
+BEGIN = "<!-- begin of the tables: make timings writes them -->"
 END = "<!-- end of the tables -->"
 
 
