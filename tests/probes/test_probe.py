@@ -195,3 +195,17 @@ def test_compiled_models_run_uncompiled():
         loss_of(model, ids, targets)
     assert str(probe.activations) == str(plain.activations)
     assert str(probe.attention) == str(plain.attention)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("nested", [True, False])
+def test_padding_of_torch_encoders(nested):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    x, padding = torch.randn(2, 4, 8), torch.arange(4) >= torch.tensor([[3], [4]])
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=padding)
+        with Probe(model):
+            got = model(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(got[~padding], expected[~padding])
+    assert torch.allclose(got, expected) != nested  # nested: zeros at padding

@@ -260,8 +260,8 @@ def test_ablated_passes_gradients_of_the_other_heads():
     [
         ("blocks.0.attn", 0, None, r"expected the name of an attention, .*, got 'blocks.0"),
         ("blocks.0", 0, None, r"to run in 'blocks\.0', got attentions in blocks\.0\.attention, bl"),
-        ("blocks.0.attention", 4, None, r"expected heads of 0 … 3 in .*, got \[4\]"),
-        ("blocks.0.attention", -1, None, r"expected heads of 0 … 3 in .*, got \[-1\]"),
+        ("blocks.0.attention", 4, None, r"expected heads below 4, .*, got \[4\]"),
+        ("blocks.0.attention", -1, None, r"expected heads below 4, .*, got \[-1\]"),
         ("blocks.0.attention", 0, torch.zeros(4), r"mean of shape \(4, 4\), .*shape \(4,\)$"),
     ],
 )

@@ -22,6 +22,8 @@ class Attended:
 
     .. math:: \text{what is added to the stream} = \textstyle\sum_h A^h V^h W_O^h + b_O
 
+    unless the model does something to it first, as a norm (Gemma 2), LayerScale or a factor.
+
     Args:
         name: of the module that attended; a model that is one attention is ``"(model)"``.
         weights: :math:`A`, before dropout.

@@ -62,8 +62,9 @@ class Probe:
     :attr:`attention`
         A row for each attention. Of the logits, over the allowed pairs: ``logit_variance``, and
         ``logit_variance_in_row``, around each query's own mean. Of the weights, means over the
-        queries that may attend to something: ``entropy`` :math:`H_i = -\sum_j a_{ij} \ln a_{ij}`,
-        ``perplexity`` :math:`e^{H_i}`, the allowed ``keys``, and the ``largest`` weight. Read are
+        queries that may attend to something, also of padding: ``entropy``
+        :math:`H_i = -\sum_j a_{ij} \ln a_{ij}`, ``perplexity`` :math:`e^{H_i}`, the allowed
+        ``keys``, whatever they are, and the ``largest`` weight. Read are
         ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`` and
         :func:`attnbook.attention.attention_weights`; :attr:`unread` names other softmaxes, also
         those written out, and other functions whose names say that they attend.
@@ -78,7 +79,10 @@ class Probe:
 
     The model computes the same to the last bit. Only torch's own Transformer modules, evaluated
     without gradients, differ by rounding: no hook sees their fused paths, so they are not taken.
-    Compiled models run uncompiled. No hook sees into what ``torch.jit`` has made.
+    At padding those give zeros, and without them there is what the layers give: leave it out of
+    means, or make ``nn.TransformerEncoder`` with ``enable_nested_tensor=False``. Compiled models
+    run uncompiled. No hook sees into what ``torch.jit`` has made, nor a call of ``forward`` itself,
+    which counts as its caller's.
 
     Args:
         model: any module.

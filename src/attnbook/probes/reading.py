@@ -24,7 +24,8 @@ def attended(model: nn.Module, *inputs: object, **kwargs: object) -> tuple[Atten
     r"""Run the model once, without gradients, and return its attentions, the first first.
 
     Read are ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``, and a softmax over the
-    last dimension whose result is then multiplied by values (``@``, not einsum).
+    last dimension whose result is then multiplied by values (``@``, not einsum). Whether
+    it is tokens that are attended to is not asked: XCiT's weights are of channels.
 
     Args:
         model: any module, in evaluation mode if it has dropout; it is left as it was.
@@ -59,7 +60,8 @@ def contributions(call: Attended) -> Float[Tensor, "batch heads queries keys"]:
 
     .. math:: c^h_{ij} = a^h_{ij}\, \lVert v^h_j W_O^h \rVert
 
-    A large weight on a small value moves nothing: this is what a weight alone doesn't show.
+    A large weight on a small value moves nothing: this is what a weight alone doesn't show. What
+    the model does to it before it adds it to the stream, as a norm or LayerScale, is left out.
 
     Raises:
         ValueError: if the output matrix is not known.
@@ -99,7 +101,7 @@ def ablated(
         name: of the attention, as :func:`attended` gives it.
         heads: one or several, counted from 0.
         mean: what the heads give instead of zero: inputs of the model, in a tuple, on which the
-            mean over batch and queries is taken, or the means of all heads.
+            mean over batch and queries is taken, those of padding, too; or the means of all heads.
 
     Raises:
         ValueError: if there is no such module or head, ``mean`` has another shape, or, at the end
@@ -324,7 +326,9 @@ def _without(
     """What the heads give, with zero or the mean instead for some."""
     n_heads, d_value = outputs.shape[1], outputs.shape[3]
     if not all(0 <= head < n_heads for head in heads):
-        raise ValueError(f"expected heads of 0 … {n_heads - 1} in {name!r}, got {list(heads)}")
+        raise ValueError(
+            f"expected heads below {n_heads}, counted from 0, in {name!r}, got {list(heads)}"
+        )
     mean = outputs.new_zeros(n_heads, d_value) if mean is None else mean.to(outputs)
     if mean.shape != (n_heads, d_value):
         raise ValueError(
