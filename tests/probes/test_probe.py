@@ -1,6 +1,7 @@
 """Names, layers and parts; and that a probe changes nothing and leaves nothing behind."""
 
 import contextlib
+import threading
 
 import pytest
 import torch
@@ -209,3 +210,22 @@ def test_padding_of_torch_encoders(nested):
             got = model(x, src_key_padding_mask=padding)
     torch.testing.assert_close(got[~padding], expected[~padding])
     assert torch.allclose(got, expected) != nested  # nested: zeros at padding
+
+
+def test_other_threads_are_refused():
+    model, errors = MultiHeadAttention(8, 2), []
+
+    def run() -> None:
+        try:
+            model(torch.randn(1, 3, 8))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with Probe(model) as probe:
+        run()
+        (thread := threading.Thread(target=run, name="other")).start()
+        thread.join()
+    assert len(errors) == 1
+    assert errors[0].startswith("expected the model to run in the thread that entered the block")
+    assert errors[0].endswith("got 'other'")
+    assert probe.attention["calls"].tolist() == [1]

@@ -18,7 +18,7 @@ from attnbook import (
     causal_mask,
     padding_mask,
 )
-from attnbook.probes import Probe, attention
+from attnbook.probes import Probe, attended, attention
 
 COLUMNS = "logit_variance", "logit_variance_in_row", "entropy", "perplexity", "keys", "largest"
 
@@ -136,6 +136,25 @@ def test_calls_are_pooled_over_queries_and_pairs():
     for i, column in list(enumerate(COLUMNS))[2:]:
         assert getattr(got, column) == near(np.average(each[:, i], weights=queries))
     assert got.logit_variance_in_row == near(np.average(each[:, 1], weights=each[:, 4] * queries))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_functions_of_torch_that_were_replaced(need_weights, monkeypatch):
+    model, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 3, 8)
+    with Probe(model) as probe:
+        model(x, x, x, need_weights=need_weights)
+    for name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+        before = getattr(F, name)
+        monkeypatch.setattr(F, name, lambda *args, f=before, **kwargs: f(*args, **kwargs))
+    with Probe(model) as replaced:
+        model(x, x, x, need_weights=need_weights)
+    assert str(replaced.attention) == str(probe.attention)
+    (call,) = attended(model, x, x, x, need_weights=need_weights)
+    assert call.weights.shape == (2, 2, 3, 3)
+    with Probe(model := Run(F.scaled_dot_product_attention)) as probe:
+        model(x, x, x)
+    assert probe.attention["calls"].tolist() == [1]
+    assert len(attended(model, x, x, x)) == 1
 
 
 def test_row_of_the_innermost_module_with_parameters():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from attnbook.probes import Table
 
@@ -36,6 +37,8 @@ def test_where():
     assert TABLE.where(part="a*", layer=1)["rms"].tolist() == [123.456]
     assert len(TABLE.where(part=["attn", "mlp"])) == 4
     assert len(TABLE.where(layer=range(1, 5))) == 2
+    assert len(TABLE.where(layer=np.argmax([0.1, 0.2]))) == len(TABLE.where(layer=1))
+    assert len(TABLE.where(layer=torch.tensor([0.1, 0.2]).argmax())) == len(TABLE.where(layer=1))
     assert len(TABLE.where(layer=None)) == 1
     assert len(TABLE.where()) == 5
     with pytest.raises(ValueError, match="no part is 'ffn'; there are embedding, attn, mlp"):

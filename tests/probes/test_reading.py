@@ -2,14 +2,25 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from probed import TOKENS, Run, language_model
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    BloomConfig,
+    BloomModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
-from attnbook import MultiHeadAttention
+from attnbook import MultiHeadAttention, token_mask
 from attnbook.probes import (
     Attended,
     Probe,
@@ -187,6 +198,221 @@ def test_softmax_times_values(weigh, monkeypatch):
     assert torch.equal(call.values[:, 0], x)
 
 
+class Written(nn.Module):
+    """An attention between projections; ``attend`` takes and gives (batch, tokens, width)."""
+
+    def __init__(self, attend: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.qkv, self.o, self.attend = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(self.attend(*self.qkv(x).chunk(3, -1)))
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights, and what the heads give."""
+        q, k, v = (split(y) for y in self.qkv(x).chunk(3, -1))
+        return (q @ k.mT).softmax(-1), (q @ k.mT).softmax(-1) @ v
+
+
+def split(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+def by_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def by_kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+def in_batch(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Heads after the batch, in one dimension."""
+
+    def attend_in_batch(*qkv: Tensor) -> Tensor:
+        y = attend(*(split(x).flatten(0, 1) for x in qkv))
+        return y.unflatten(0, (-1, HEADS)).transpose(1, 2).flatten(2)
+
+    return attend_in_batch
+
+
+def before_batch(*qkv: Tensor) -> Tensor:
+    y = by_softmax(*(torch.cat(x.chunk(HEADS, -1)) for x in qkv))
+    return torch.cat(y.chunk(HEADS), -1)
+
+
+def one_by_one(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def attend_one_by_one(*qkv: Tensor) -> Tensor:
+        by_head = zip(*(y.chunk(HEADS, -1) for y in qkv), strict=True)
+        return torch.cat([attend(*x) for x in by_head], -1)
+
+    return attend_one_by_one
+
+
+def in_groups(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Of two groups of heads, in five dimensions."""
+    y = by_softmax(*(split(x).unflatten(1, (2, -1)) for x in (q, k, v)))
+    return y.flatten(1, 2).transpose(1, 2).flatten(2)
+
+
+def heads_first(*qkv: Tensor) -> Tensor:
+    y = by_softmax(*(split(x).transpose(0, 1) for x in qkv))
+    return y.permute(1, 2, 0, 3).flatten(2)
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        in_batch(by_softmax),
+        in_batch(lambda q, k, v: torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)),
+        in_batch(by_kernel),
+        before_batch,
+        one_by_one(by_softmax),
+        one_by_one(by_kernel),
+        in_groups,
+    ],
+)
+def test_heads_that_share_a_dimension(attend):
+    model, x = Written(attend), torch.randn(HEADS, TOKENS, WIDTH)  # as many sequences as heads
+    weights, heads = model.heads(x)
+    (call,) = attended(model, x)
+    torch.testing.assert_close(call.weights, weights)
+    torch.testing.assert_close(total(call) + model.o.bias, model(x))
+    heads = heads.index_fill(1, torch.tensor([0, 2]), 0.0)
+    expected = model.o(heads.transpose(1, 2).flatten(2))
+    with ablated(model, "(model)", [0, 2]):
+        torch.testing.assert_close(model(x), expected)
+    with (
+        pytest.raises(ValueError, match=r"heads below 4, counted from 0, in '\(model\)', got \[4"),
+        ablated(model, "(model)", 4),
+    ):
+        model(x)
+
+
+def test_bloom():
+    config = BloomConfig(vocab_size=VOCAB, hidden_size=WIDTH, n_layer=1, n_head=HEADS)
+    model, ids, name = BloomModel(config).eval(), draw_ids(), "h.0.self_attention"
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.0, 0.3)
+    (call,), dense = attended(model, ids), model.get_submodule(f"{name}.dense")
+    written: list[Tensor] = []
+    dense.register_forward_hook(lambda _, __, y: written.append(y - dense.bias))
+    model(ids)
+    with ablated(model, name, 1):
+        model(ids)
+    by_head = call.weights @ call.values @ call.output
+    for got, expected in zip(written, (by_head.sum(1), by_head[:, [0, 2, 3]].sum(1)), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=FLOAT32)
+
+
+def test_a_module_for_each_head():
+    class Head(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return by_softmax(*super().forward(x).chunk(3, -1))
+
+    heads = nn.ModuleList([Head(WIDTH, 12) for _ in range(HEADS)])
+    model = nn.ModuleDict({"heads": heads, "o": nn.Linear(WIDTH, WIDTH)})
+    model.forward = lambda x: model["o"](torch.cat([head(x) for head in heads], -1))
+    x = torch.randn(2, TOKENS, WIDTH)
+    calls, bias = attended(model, x), model["o"].bias
+    assert [call.name for call in calls] == [f"heads.{i}" for i in range(HEADS)]
+    torch.testing.assert_close(sum(map(total, calls)) + bias, model(x))
+    with ablated(model, "heads.1", 0):
+        torch.testing.assert_close(sum(map(total, [calls[0], *calls[2:]])) + bias, model(x))
+
+
+def test_heads_without_a_matrix():
+    gated = in_batch(by_softmax)
+    model, x = Written(lambda q, k, v: gated(q, k, v) * q.sigmoid()), torch.randn(2, 3, WIDTH)
+    (call,) = attended(model, x)
+    assert call.weights.shape == (2 * HEADS, 1, 3, 3)
+    message = r"heads of '\(model\)' in a dimension of their own.*as they were"
+    with pytest.raises(ValueError, match=message), ablated(model, "(model)", 0):
+        model(x)
+    model.num_heads = HEADS
+    (call,) = attended(model, x)
+    assert call.output is None
+    torch.testing.assert_close(call.weights, model.heads(x)[0])
+
+
+def test_heads_in_the_first_dimension():
+    model, x = Written(heads_first), torch.randn(2, 3, WIDTH)
+    (call,) = attended(model, x)
+    torch.testing.assert_close(call.weights, model.heads(x)[0])
+    message = r"got \(4, 2, 3, 4\) with 4 heads"
+    with pytest.raises(ValueError, match=message), ablated(model, "(model)", 0):
+        model(x)
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        lambda y, o: F.linear(y, weight=o.weight),
+        lambda y, o: torch.matmul(input=y, other=o.weight.T),
+        lambda y, o: torch.mm(y.flatten(0, 1), o.weight.T).unflatten(0, y.shape[:2]),
+        lambda y, o: torch.addmm(o.bias, mat1=y.flatten(0, 1), mat2=o.weight.T),
+    ],
+)
+def test_products_with_the_output_matrix(project):
+    model, x = Written(in_batch(by_softmax)), torch.randn(2, 3, WIDTH)
+    model.forward = lambda x: project(model.attend(*model.qkv(x).chunk(3, -1)), model.o)
+    (call,) = attended(model, x)
+    assert torch.equal(call.output.flatten(0, 1), model.o.weight.T)
+    with ablated(model, "(model)", range(HEADS)):
+        assert torch.equal(model(x), project(torch.zeros_like(x), model.o))
+
+
+def test_more_than_one_output_matrix():
+    model, x = Written(in_batch(by_softmax)), torch.randn(2, 3, WIDTH)
+    down, up, whole = nn.Linear(WIDTH, 2), nn.Linear(2, WIDTH), model.o.forward
+    model.o.forward = lambda y: whole(y) + up(down(F.dropout(y, 0.1, False)))  # LoRA
+    (call,) = attended(model, x)
+    assert call.output is None
+    with ablated(model, "(model)", range(HEADS)):
+        assert torch.equal(model(x), model.o(torch.zeros_like(x)))
+
+
+@pytest.mark.parametrize("gate", [torch.Tensor.mul, torch.Tensor.mul_])
+def test_a_gate_before_the_output_matrix(gate):
+    kernel = in_batch(by_kernel)
+    (call,) = attended(
+        Written(lambda q, k, v: gate(kernel(q, k, v), k.sigmoid())), torch.randn(1, 3, WIDTH)
+    )
+    assert call.output is None
+
+
+def test_attentions_that_are_not_returned_are_named():
+    by_einsum = Written(lambda q, k, v: torch.einsum("bqk,bkd->bqd", (q @ k.mT).softmax(-1), v))
+    model = nn.Sequential(by_einsum, Written(by_softmax), by_einsum)
+    with pytest.warns(UserWarning, match=r"other attentions than those returned: 0: softmax may"):
+        (call,) = attended(model, torch.randn(2, 3, WIDTH))
+    assert call.name == "1"
+    for attend in (
+        lambda q, k, v: by_softmax(q, k, by_einsum.attend(q, k, v)),  # both in one module
+        lambda q, k, v: by_softmax(q, k, (lambda s: s / s.sum(-1, True))((q @ k.mT).exp()) @ v),
+    ):
+        with pytest.warns(UserWarning, match=r": \(model\): (softmax|div) may be an attention"):
+            attended(Written(attend), torch.randn(2, 3, WIDTH))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_attentions_under_vmap():
+    attention = MultiHeadAttention(8, 2)
+    model = nn.ModuleDict({"attention": attention})
+    model.forward = torch.vmap(lambda x: attention(x[None])[0])
+    x = torch.randn(3, 4, 8)
+    with pytest.raises(ValueError, match="got attention: a product of other than plain tensors"):
+        attended(model, x)
+    with ablated(attention, "(model)", 1):
+        expected = attention(x)
+    with ablated(model, "attention", 1):
+        torch.testing.assert_close(model(x), expected)
+    model.forward = torch.vmap(lambda x: F.scaled_dot_product_attention(x, x, x))
+    message = r"heads of '\(model\)' in a dimension of their own"
+    with pytest.raises(ValueError, match=message), ablated(model, "(model)", 0):
+        model(x)
+
+
 @pytest.mark.parametrize(
     ("attend", "got"),
     [
@@ -255,13 +481,64 @@ def test_ablated_passes_gradients_of_the_other_heads():
     assert not by_head[1].any()
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("backward", ["tensor", "torch", "grad"])
+def test_ablated_with_activation_checkpointing(backward, reentrant):
+    attention, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8, requires_grad=True)
+    model = nn.ModuleDict({"attention": attention})
+
+    def gradient() -> Tensor:
+        loss = model(x).square().sum()
+        if backward == "grad" and not reentrant:  # torch refuses the other one
+            return torch.autograd.grad(loss, attention.value.weight)[0]
+        attention.zero_grad()
+        loss.backward() if backward == "tensor" else torch.autograd.backward(loss)
+        return attention.value.weight.grad
+
+    model.forward = lambda x: attention(x)
+    with ablated(model, "attention", 1):
+        expected = gradient()
+    model.forward = lambda x: checkpoint(attention, x, use_reentrant=reentrant)
+    with ablated(model, "attention", 1), Probe(model) as probe:
+        torch.testing.assert_close(gradient(), expected)
+    assert probe.attention["calls"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "heads", [torch.tensor(1), torch.tensor([1]), [torch.tensor(1)], np.int64(1), np.array([1])]
+)
+def test_indices_of_heads(heads):
+    model, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    with ablated(model, "(model)", 1):
+        expected = model(x)
+    with ablated(model, "(model)", heads):
+        assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize("heads", [torch.tensor([True, False]), True, [0.5]])
+def test_what_is_no_index(heads, without_shape_checks):
+    message, model = "expected heads as integers, counted from 0, got", MultiHeadAttention(8, 2)
+    with pytest.raises(ValueError, match=message), ablated(model, "(model)", heads):
+        pass
+
+
 @pytest.mark.parametrize(
     ("name", "heads", "mean", "message"),
     [
         ("blocks.0.attn", 0, None, r"expected the name of an attention, .*, got 'blocks.0"),
         ("blocks.0", 0, None, r"to run in 'blocks\.0', got attentions in blocks\.0\.attention, bl"),
-        ("blocks.0.attention", 4, None, r"expected heads below 4, .*, got \[4\]"),
-        ("blocks.0.attention", -1, None, r"expected heads below 4, .*, got \[-1\]"),
+        (
+            "blocks.0.attention",
+            4,
+            None,
+            r"expected heads below 4, .*, got \[4\]",
+        ),
+        (
+            "blocks.0.attention",
+            -1,
+            None,
+            r"expected heads below 4, .*, got \[-1\]",
+        ),
         ("blocks.0.attention", 0, torch.zeros(4), r"mean of shape \(4, 4\), .*shape \(4,\)$"),
     ],
 )
@@ -289,6 +566,21 @@ def test_prefix_score():
     torch.testing.assert_close(prefix_score(weights, ids), sum(by_hand) / 2)
     with pytest.raises(ValueError, match=r"a token occurs again, got \[\[4, 5"):
         prefix_score(weights[1:], ids[1:])
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_scores_without_padding(left):
+    ids, real = torch.tensor([[1, 2, 1, 3, 2]]), slice(3, 8) if left else slice(0, 5)
+    padded = torch.zeros(1, 8, dtype=torch.int64)
+    padded[:, real] = ids
+    weights, mask = torch.rand(1, 3, 8, 8), token_mask(padded, 0)
+    alone = weights[:, :, real, real]
+    torch.testing.assert_close(previous_score(weights, mask=mask), previous_score(alone))
+    torch.testing.assert_close(prefix_score(weights, padded, mask=mask), prefix_score(alone, ids))
+    last = previous_score(weights[:, :, 4:], mask=mask)  # decoded with a cache
+    torch.testing.assert_close(last, previous_score(alone[:, :, 1:] if left else alone[:, :, 4:]))
+    with pytest.raises(ValueError, match="two neighbours that are not padding, got none"):
+        previous_score(weights, mask=torch.zeros_like(mask))
 
 
 def test_prefix_score_of_other_tokens(without_shape_checks):
@@ -323,6 +615,23 @@ def test_logit_lens_of_ones_own():
     torch.testing.assert_close(got, expected)
     with pytest.raises(ValueError, match=r"expected layers, norm and unembedding, .* a Sequential"):
         logit_lens(model, ids, layers=layers, norm="3")
+
+
+def test_logit_lens_of_logits_that_are_changed():
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": 4}
+    config = Gemma2Config(vocab_size=VOCAB, final_logit_softcapping=3.0, **sizes, **heads)
+    model, ids = Gemma2ForCausalLM(config).eval(), draw_ids()
+    nn.init.normal_(model.lm_head.weight)
+    with pytest.raises(ValueError, match="got others from Gemma2ForCausalLM: give an unembedding"):
+        logit_lens(model, ids, layers=["model.layers.0"])
+    lens = logit_lens(model, ids, unembedding=lambda x: 3 * (model.lm_head(x) / 3).tanh())
+    torch.testing.assert_close(lens[1], logits(model, ids), rtol=0, atol=FLOAT32)
+
+
+def test_layers_are_names(without_shape_checks):
+    with pytest.raises(TypeError, match=r"modules or their names as layers, got \[0\]"):
+        logit_lens(language_model(), draw_ids(), layers=[0])
 
 
 @pytest.mark.parametrize("centred", [True, False])

@@ -25,6 +25,10 @@ NORMALIZATION = re.compile(r"(exp2?|div|divide|true_divide|normalize)_?(\.|$)")
 """A softmax that is written out ends with one of these."""
 
 
+KERNEL, MULTI_HEAD = torch._C._nn.scaled_dot_product_attention, F.multi_head_attention_forward
+"""Torch's own functions, also where the names in ``F`` are given to others that call them."""
+
+
 class AttentionReader(TorchFunctionMode):
     """Sees each call of a torch function; reads the attentions and notes what may be one.
 
@@ -51,18 +55,23 @@ class AttentionReader(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         attention.attention_weights = self._weights
+        if error[0] is None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Find out what has not been read."""
         for module, name, found in self._perhaps:
-            if error[0] is None and found:
+            if found:
                 self.unread.setdefault(module, name)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is F.scaled_dot_product_attention:
+        if function is KERNEL:
             return self._kernel(*args, **kwargs)
         if function is F.multi_head_attention_forward:
-            return self._multi_head(function)(*args, **kwargs)
+            return self._multi_head(*args, **kwargs)
         output, name = function(*args, **kwargs), getattr(function, "__name__", "")
         if ATTENTION.search(name) or NORMALIZATION.match(name):
             self._note(name, output, args, kwargs)
@@ -81,7 +90,7 @@ class AttentionReader(TorchFunctionMode):
             )
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Tensor:
-        output = F.scaled_dot_product_attention(*args, **kwargs)
+        output = KERNEL(*args, **kwargs)
         self._read(kernel_sums, *args, **kwargs)
         return output
 
@@ -94,15 +103,13 @@ class AttentionReader(TorchFunctionMode):
         self._read(attention_sums, logits)
         return F.softmax(logits, dim)
 
-    def _multi_head(self, function: Any) -> FunctionType:
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's function, with the attention in it replaced by the same ones, read."""
-        names = {
-            **function.__globals__,
-            "has_torch_function": lambda _: False,
+        read = {
             "scaled_dot_product_attention": self._kernel,
             "softmax": self._softmax,  # if the weights are returned
         }
-        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+        return unasked(MULTI_HEAD, **read)(*args, **kwargs)
 
     def _note(self, name: str, output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, dim = (*args, None, None)[:2]
@@ -118,6 +125,13 @@ class AttentionReader(TorchFunctionMode):
         elif readable(output) and output.dim() > 2:
             with aside(output):  # the answer is read at the end: a GPU would have to wait for it
                 self._perhaps.append((module, name, are_weights(output)))
+
+
+def unasked(function: Any, **others: object) -> FunctionType:
+    """A function of torch that asks no mode before it begins, with other names in it."""
+    asks = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
+    names = {**function.__globals__, **asks, **others}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
 
 def kernel_sums(

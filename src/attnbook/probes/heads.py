@@ -1,9 +1,10 @@
 """How heads are read: the weights, values and output matrix of each attention that runs."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FunctionType
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -12,8 +13,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnbook.probes.attention import AttentionReader
+from attnbook.probes.attention import KERNEL, MULTI_HEAD, AttentionReader, unasked
 from attnbook.probes.probe import Probe
+from attnbook.probes.statistics import readable
+
+AGAIN = Tensor.backward, torch.autograd.backward, torch.autograd.grad
+"""With activation checkpointing they run modules again, whose heads change again."""
+
+PRODUCTS = {
+    "linear": ("input", "weight"),
+    "matmul": ("input", "other"),
+    "mm": ("input", "mat2"),
+    "addmm": ("input", "mat1", "mat2"),
+}
+"""Functions that multiply by a matrix, and their arguments, the matrix last."""
+
+N_HEADS = "num_heads", "num_attention_heads", "n_heads", "n_head"
+"""What a module, or its configuration, calls its number of heads."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +40,17 @@ class Attended:
 
     unless the model does something to it first, as a norm (Gemma 2), LayerScale or a factor.
 
+    Heads that share a dimension with the batch, or are computed in a call each, are told by the
+    matrix that multiplies them next; if none does, by the module's or its configuration's number
+    of heads; if there is none, each is an attention of one head.
+
     Args:
         name: of the module that attended; a model that is one attention is ``"(model)"``.
         weights: :math:`A`, before dropout.
         values: :math:`V`, those of grouped heads repeated for each query head.
         output: :math:`W_O`, by which the heads, side by side, were multiplied next; ``None`` if no
-            matrix was, as after a dropout or a gate.
+            matrix was, as after a dropout or a gate, or more than one, as with LoRA. Of a product
+            of several matrices it is the first.
     """
 
     name: str
@@ -38,11 +59,41 @@ class Attended:
     output: Float[Tensor, "heads d_value d_model"] | None
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What an attention gave and no matrix has taken yet; if not ``told``, with heads guessed."""
+
+    name: str
+    outputs: Float[Tensor, "batch heads queries d_value"]
+    told: bool
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a matrix takes: the heads of calls, how many each, and the order of dimensions."""
+
+    given: list[_Given]
+    n_heads: list[int]
+    batch_first: bool  # before heads
+    tokens_first: bool  # before the batch, in what the matrix takes
+
+    def groups(self) -> Iterator[list[int]]:
+        """The calls that are heads of one attention: each by itself, or all of a name."""
+        calls = [i if one.told else one.name for i, one in enumerate(self.given)]
+        return (list(group) for _, group in groupby(range(len(calls)), calls.__getitem__))
+
+    def together(self, calls: list[int], of_each: Sequence[Tensor]) -> Tensor:
+        """A tensor of each call as one, of shape (batch, heads, …)."""
+        parts = [_apart(of_each[i], self.n_heads[i], self.batch_first) for i in calls]
+        return torch.cat(parts, dim=1)
+
+
 class HeadReader(AttentionReader):
     """Keeps what each attention computes; or, with ``change``, changes what its heads give.
 
     A softmax is followed until it multiplies something, which are the values. The output matrix is
-    the one that then multiplies the very numbers that the heads gave, side by side.
+    the one that then multiplies the very numbers that the heads gave, side by side: it tells apart
+    heads that are in the batch's dimension, and finds those that are computed by a call each.
     """
 
     __enter__ = TorchFunctionMode.__enter__  # our definition is read as any softmax
@@ -55,74 +106,210 @@ class HeadReader(AttentionReader):
         self.names = names
         self.change: Callable[[str, Tensor], Tensor] | None = None
         self.calls: list[Attended] = []
-        self._followed: list[tuple[Tensor, Tensor]] = []  # the softmax, now and before dropout
-        self._side_by_side: Tensor | None = None  # (batch, queries, heads · d_value)
+        self.untold: set[str] = set()  # attentions whose heads were to change and were not found
+        self._followed: deque[tuple[Tensor, Tensor, frozenset[int]]] = deque(maxlen=8)
+        self._softmaxes: list[nn.Module | None] = []  # of whom; None if it multiplied values
+        self._given: list[_Given] = []
+        self._product: tuple[Tensor, Tensor, int] | None = None  # what a matrix took of how many
+
+    def settle(self) -> None:
+        """Find out what has not been read or changed."""
+        super().settle()
+        self.untold.update(one.name for one in self._given if not one.told)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function is F.multi_head_attention_forward:
+        kwargs = kwargs or {}
+        if function in AGAIN or function is F.multi_head_attention_forward:
+            inner = unasked(function if function in AGAIN else MULTI_HEAD)
             with self:  # see what it calls
-                return self._multi_head(function)(*args, **(kwargs or {}))
-        output = super().__torch_function__(function, types, args, kwargs)
-        if function is F.scaled_dot_product_attention or not isinstance(output, Tensor):
-            return output
+                return inner(*args, **kwargs)
         name, first, second = (getattr(function, "__name__", ""), *args, None, None)[:3]
-        weights = [before for after, before in self._followed if any(after is x for x in args)]
-        by_weights = any(after is first for after, _ in self._followed)
-        if name == "softmax" and (kwargs or {}).get("dim", second) in (-1, output.dim() - 1):
-            self._followed = [(output, output)]
-        elif by_weights and name in ("matmul", "bmm") and first.dim() == second.dim() > 1:
-            return self._attended(lambda: (weights[0], second), output)
-        elif weights and output.shape[-2:] == weights[0].shape[-2:]:
-            self._followed.append((output, weights[0] if name == "dropout" else output))
-        elif name in ("linear", "matmul", "addmm") and self._side_by_side is not None:
-            x, matrix = args[1:3] if name == "addmm" else args[:2]
-            self._multiplied(x, matrix.t() if name == "linear" else matrix, self._side_by_side)
+        if name in PRODUCTS:
+            args, kwargs = self._taken(name, args, kwargs)
+        output = super().__torch_function__(function, types, args, kwargs)
+        if function is KERNEL or not isinstance(output, Tensor):
+            return output
+        used = [one for one in self._followed if any(one[0] is x for x in args)]
+        if name == "softmax" and kwargs.get("dim", second) in (-1, output.dim() - 1):
+            self._followed.append((output, output, frozenset([len(self._softmaxes)])))
+            self._softmaxes.append(self.running() if output.dim() > 2 else None)
+        elif not used:
+            return output
+        elif name in ("matmul", "bmm") and used[0][0] is first and first.dim() == second.dim() > 1:
+            for number in used[0][2]:
+                self._softmaxes[number] = None
+            return self._attended(lambda: (used[0][1], second), output)
+        elif output.shape[-2:] == used[0][1].shape[-2:]:
+            weights = used[0][1] if name == "dropout" else output
+            self._followed.append((output, weights, frozenset().union(*(one[2] for one in used))))
         return output
 
-    def _multi_head(self, function: Any) -> FunctionType:
-        """Torch's function, as if no mode were there to be asked before it begins."""
-        names = {**function.__globals__, "has_torch_function": lambda _: False}
-        return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    def _note(self, name: str, output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not any(one[0] is x for one in self._followed for x in args):  # else its softmax is
+            super()._note(name, output, args, kwargs)
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Tensor:
-        output = F.scaled_dot_product_attention(*args, **kwargs)
+        output = KERNEL(*args, **kwargs)
         return self._attended(partial(_kernel_weights, *args, **kwargs), output)
 
     def _attended(self, read: Callable[[], tuple[Tensor, Tensor]], output: Tensor) -> Tensor:
         """Keep the weights and values that gave this output; or return another one."""
         if (module := self.running()) is None:
             return output
-        n_heads = module.num_heads if isinstance(module, nn.MultiheadAttention) else 1
-        outputs, name = _unpacked(_by_head(output, n_heads), module), self.names[module]
+        outputs, name = _unpacked(_by_head(output, module), module), self.names[module]
+        several = output.dim() == 4 and outputs.shape[1] > 1
+        told = several or isinstance(module, nn.MultiheadAttention)
+        plain = readable(output) or not output.numel()
         if self.change is not None:
-            return self.change(name, outputs).reshape(output.shape)
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            weights, values = (_by_head(x, n_heads).detach() for x in read())
-            weights = _unpacked(weights, module)
-            values = values.repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
-            values = values.expand(len(weights), -1, -1, -1)
-            self._side_by_side = outputs.transpose(1, 2).flatten(2)
-        self.calls.append(Attended(name, weights, values, None))
-        self.unread.pop(module, None)
+            if told:
+                outputs = self.change(name, outputs)
+                output = outputs.reshape(output.shape)
+            elif not plain:
+                self.untold.add(name)
+            self._given = [one for one in self._given if not one.told]
+        elif plain:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                self.calls.append(Attended(name, *_of_each(output, *read(), module), None))
+            if self.unread.get(module) == "softmax" and module not in self._softmaxes:
+                del self.unread[module]
+        else:
+            self.unread[module] = "a product of other than plain tensors"
+        if plain:  # a copy: what follows may be in place
+            self._given.append(_Given(name, outputs.clone(), told))
+            self._product = None
         return output
 
-    def _multiplied(self, x: Tensor, matrix: Tensor, heads: Tensor) -> None:
-        """Keep the matrix if it multiplies the last attention's heads, batch or tokens first."""
-        like = x.numel() == heads.numel() and x.dtype == heads.dtype
-        if like and matrix.dim() == 2 and len(matrix) == heads.shape[-1]:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                if any(x.reshape(y.shape).equal(y) for y in (heads, heads.transpose(0, 1))):
-                    by_head = matrix.detach().unflatten(0, (self.calls[-1].weights.shape[1], -1))
-                    self.calls[-1] = replace(self.calls[-1], output=by_head)
-                    self._side_by_side = None
+    def _taken(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a product with a matrix, changed if it takes heads side by side."""
+        *_, left, right = PRODUCTS[name]
+        named = dict(zip(PRODUCTS[name], args, strict=False)) | kwargs
+        x, matrix = named[left], named[right]
+        if not (readable(x) and isinstance(matrix, Tensor) and matrix.dim() == 2):
+            return args, kwargs
+        new = self._with_heads(x, matrix.mT if name == "linear" else matrix)
+        swapped = {key: new if value is x else value for key, value in kwargs.items()}
+        return tuple(new if value is x else value for value in args), swapped
+
+    def _with_heads(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Keep the matrix if it takes heads, which it tells apart; or return other ones for it."""
+        if self._product is not None:
+            before, new, n_calls = self._product
+            if x.data_ptr() == before.data_ptr() and x.shape == before.shape:
+                for i in range(1, n_calls + 1):  # it is not one matrix
+                    self.calls[-i] = replace(self.calls[-i], output=None)
+                return new
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            taken = self._find(x, len(matrix))
+            if taken is not None and self.change is None:
+                self._know(taken, matrix.detach())
+        if taken is None:
+            return x
+        new, n_calls = x, len(list(taken.groups()))
+        if self.change is not None:
+            new, n_calls = self._changed(taken, x), 0
+            others = self._given[: -len(taken.given)]
+            self.untold.update(one.name for one in others if not one.told)
+        self._given, self._product = [], (x, new, n_calls)
+        return new
+
+    def _find(self, x: Tensor, width: int) -> _Taken | None:
+        """The last calls, if it is their heads that are side by side, batch or tokens first."""
+        sizes = accumulate(one.outputs.numel() for one in reversed(self._given))
+        n_calls = next((n for n, size in enumerate(sizes, 1) if size >= x.numel()), None)
+        if n_calls is None or x.shape[-1] != width:
+            return None
+        given, rows = self._given[-n_calls:], x.numel() // width
+        n_heads = [one.outputs.shape[:3].numel() // rows for one in given]
+        for batch_first in (True, False):
+            by_head = []
+            for one, n in zip(given, n_heads, strict=True):
+                if n == 0 or one.outputs.shape[:2].numel() % n or one.outputs.dtype != x.dtype:
+                    return None
+                by_head.append(_apart(one.outputs, n, batch_first))
+            if len({y.shape[::2] for y in by_head}) > 1:
+                return None
+            side = _side_by_side(by_head)
+            for tokens_first in (False, True):
+                like = side.transpose(0, 1) if tokens_first else side
+                if side.numel() == x.numel() and x.reshape(like.shape).equal(like):
+                    return _Taken(given, n_heads, batch_first, tokens_first)
+        return None
+
+    def _know(self, taken: _Taken, matrix: Tensor) -> None:
+        """Keep the heads as they are, with their rows of the matrix."""
+        calls, known, start = self.calls[-len(taken.given) :], [], 0
+        for group in taken.groups():
+            weights = taken.together(group, [call.weights for call in calls])
+            values = taken.together(group, [call.values for call in calls])
+            end = start + values.shape[1] * values.shape[3]
+            output = matrix[start:end].unflatten(0, (values.shape[1], -1))
+            known.append(Attended(calls[group[0]].name, weights, values, output))
+            start = end
+        self.calls[-len(calls) :] = known
+
+    def _changed(self, taken: _Taken, x: Tensor) -> Tensor:
+        """What the matrix takes instead."""
+        assert self.change is not None
+        by_head = []
+        for group in taken.groups():
+            one = taken.given[group[0]]
+            outputs = taken.together(group, [given.outputs for given in taken.given])
+            if not one.told:
+                outputs = self.change(one.name, outputs)
+            elif not outputs.equal(one.outputs):  # what was changed were other things than heads
+                raise ValueError(
+                    f"expected outputs of shape (batch, heads, queries, width) in {one.name!r}, "
+                    f"got {tuple(one.outputs.shape)} with {outputs.shape[1]} heads"
+                )
+            by_head.append(outputs)
+        if all(one.told for one in taken.given):
+            return x
+        side = _side_by_side(by_head)
+        return (side.transpose(0, 1) if taken.tokens_first else side).reshape(x.shape)
 
 
-def _by_head(x: Tensor, n_heads: int) -> Float[Tensor, "batch heads tokens width"]:
-    """With one dimension of batches and one of heads, which three dimensions have in one."""
+def _apart(x: Tensor, n_heads: int, batch_first: bool) -> Float[Tensor, "batch heads tokens width"]:
+    """With heads and batch, which were both in the first two dimensions, in one each."""
+    apart: Tensor = x.flatten(0, 1).unflatten(0, (-1, n_heads) if batch_first else (n_heads, -1))
+    return apart if batch_first else apart.transpose(0, 1)
+
+
+def _side_by_side(
+    by_head: list[Float[Tensor, "batch _ tokens _"]],
+) -> Float[Tensor, "batch tokens width"]:
+    return torch.cat([x.transpose(1, 2).flatten(2) for x in by_head], dim=-1)
+
+
+def _of_each(
+    output: Tensor, weights: Tensor, values: Tensor, module: nn.Module
+) -> tuple[Float[Tensor, "batch heads queries keys"], Float[Tensor, "batch heads keys d_value"]]:
+    """Weights and values of each head, also if heads or sequences share them."""
+    leading = output.shape[:-2]
+    if values.dim() > 2:
+        n_groups = values.shape[-3]
+        values = values.repeat_interleave(leading[-1] // n_groups, dim=-3)
+    weights, values = (x.expand(*leading, *x.shape[-2:]) for x in (weights, values))
+    weights = _unpacked(_by_head(weights, module), module).detach()
+    values = _by_head(values, module).detach()
+    return weights, values.repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
+
+
+def _by_head(x: Tensor, module: nn.Module) -> Float[Tensor, "batch heads tokens width"]:
+    """With a dimension of batches and one of heads, as many as the module says if both are one."""
     x = x[None] if x.dim() == 2 else x
-    return x.unflatten(0, (-1, n_heads)) if x.dim() == 3 else x.flatten(0, -4)
+    if x.dim() > 3:
+        return x.flatten(0, -4)
+    numbers = (
+        getattr(one, name, None)
+        for one in (module, getattr(module, "config", None))
+        for name in N_HEADS
+    )
+    n_heads = next((n for n in numbers if isinstance(n, int) and n > 0), 1)
+    return _apart(x[None], 1 if len(x) % n_heads else n_heads, True)
 
 
 def _unpacked(
@@ -149,7 +336,7 @@ def _kernel_weights(
     unit = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device)
     unit = unit.expand(*key.shape[:-2], -1, -1)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-    weights = F.scaled_dot_product_attention(query, key, unit, attn_mask, 0.0, is_causal, **options)
+    weights = KERNEL(query, key, unit, attn_mask, 0.0, is_causal, **options)
     return weights, value
 
 
@@ -159,7 +346,11 @@ class HeadProbe(Probe):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._read = set()
-        self._reader = self.heads = HeadReader(self._attending, self._modules)
+        self._reader = self.heads = HeadReader(self._innermost, self._modules)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.heads.settle()
 
     def _watch_parameters(self) -> None:
         pass

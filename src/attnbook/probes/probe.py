@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -94,7 +95,8 @@ class Probe:
     Raises:
         TypeError: if a module is scripted or traced by ``torch.jit``.
         ValueError: if no module fits one of ``only``.
-        RuntimeError: if it is entered twice, or a table is read before the block has ended.
+        RuntimeError: if it is entered twice, a table is read before the block has ended, or the
+            model runs in another thread.
 
     Source: Gao et al. 2017 (bioRxiv 214262) for the participation ratio, there of a covariance;
     Hill 1973 for the exponential of the entropy as an effective number.
@@ -135,7 +137,7 @@ class Probe:
         self._gradients: dict[nn.Module, list[tuple[Tensor, int]]] = defaultdict(list)
         self._parameters: dict[str, tuple[nn.Parameter, Tensor]] = {}
         self._parameter_gradients: dict[str, Tensor] = {}
-        self._entered, self._hooks = False, ExitStack()
+        self._entered, self._thread, self._hooks = False, 0, ExitStack()
         self._tables: dict[str, Table] = {}
 
     @property
@@ -163,7 +165,7 @@ class Probe:
         """Set the hooks."""
         if self._entered:
             raise RuntimeError("a Probe is entered once: make another one for another look")
-        self._entered = True
+        self._entered, self._thread = True, threading.get_ident()
         try:
             for module in self._modules:
                 self._keep(module.register_forward_pre_hook(self._begin))
@@ -220,6 +222,11 @@ class Probe:
     # While the model runs.
 
     def _begin(self, module: nn.Module, _: object) -> None:
+        if threading.get_ident() != self._thread and not _in_backward():
+            raise RuntimeError(
+                "expected the model to run in the thread that entered the block, as attentions are "
+                f"not seen in others, got {threading.current_thread().name!r}"
+            )
         self._running.append(module)
 
     def _end(self, module: nn.Module, _: object, output: object) -> None:
@@ -243,8 +250,12 @@ class Probe:
                 self._gradients[module].append((norm(gradient), gradient.numel()))
 
     def _attending(self) -> nn.Module | None:
+        """The innermost running module; none during a backward pass, which runs some again."""
+        return None if _in_backward() else self._innermost()
+
+    def _innermost(self) -> nn.Module | None:
         """The innermost running module with parameters, if it is looked at."""
-        if not self._running or _in_backward():
+        if not self._running:
             return None
         holders = (m for m in reversed(self._running) if next(m.parameters(), None) is not None)
         module = next(holders, self._running[-1])

@@ -1,12 +1,13 @@
 """Read what the heads of any model attend to, what they write, and what is lost without them."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from attnbook.models import Encoder
@@ -24,7 +25,8 @@ def attended(model: nn.Module, *inputs: object, **kwargs: object) -> tuple[Atten
     r"""Run the model once, without gradients, and return its attentions, the first first.
 
     Read are ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``, and a softmax over the
-    last dimension whose result is then multiplied by values (``@``, not einsum). Whether
+    last dimension whose result is then multiplied by values (``@``, not einsum). A warning names
+    modules in which others may have run: the place in the tuple is then no layer's number. Whether
     it is tokens that are attended to is not asked: XCiT's weights are of channels.
 
     Args:
@@ -47,11 +49,14 @@ def attended(model: nn.Module, *inputs: object, **kwargs: object) -> tuple[Atten
     probe = HeadProbe(model)
     with probe, torch.no_grad():
         model(*inputs, **kwargs)
+    unread = "; ".join(probe.unread)
     if not probe.heads.calls:
         raise ValueError(
             "expected a model that calls F.scaled_dot_product_attention, or a softmax and then a "
-            f"product with values, got {'; '.join(probe.unread) or type(model).__name__}"
+            f"product with values, got {unread or type(model).__name__}"
         )
+    if unread:
+        warnings.warn(f"there may be other attentions than those returned: {unread}", stacklevel=2)
     return tuple(probe.heads.calls)
 
 
@@ -85,7 +90,7 @@ def contributions(call: Attended) -> Float[Tensor, "batch heads queries keys"]:
 def ablated(
     model: nn.Module,
     name: str,
-    heads: int | Sequence[int],
+    heads: SupportsIndex | Sequence[SupportsIndex] | Integer[Tensor, "some"],
     *,
     mean: tuple[object, ...] | Float[Tensor, "heads d_value"] | None = None,
 ) -> Iterator[None]:
@@ -94,7 +99,8 @@ def ablated(
     .. math:: A^h V^h \to 0 \qquad \text{or} \qquad A^h V^h \to \overline{A^h V^h}
 
     The heads are replaced before :math:`W_O`, so that its bias stays. Blocks may be nested, to
-    ablate heads of several attentions.
+    ablate heads of several attentions. With activation checkpointing call ``backward`` within the
+    block: it computes the heads again.
 
     Args:
         model: any module whose attentions :func:`attended` reads.
@@ -105,7 +111,9 @@ def ablated(
 
     Raises:
         ValueError: if there is no such module or head, ``mean`` has another shape, or, at the end
-            of the block, the module has not attended.
+            of the block, the module has not attended, or with heads that could not be told from
+            the batch.
+        RuntimeError: if the model runs in another thread.
 
     Source: Michel et al. 2019, section 2 (zero); Wang et al. 2023, section 2 (mean).
 
@@ -123,7 +131,9 @@ def ablated(
         calls = [call for call in attended(model, *mean) if call.name == name]
         tokens = [(call.weights @ call.values).transpose(1, 2).flatten(0, 1) for call in calls]
         mean = torch.cat(tokens).mean(0) if calls else None
-    chosen = [heads] if isinstance(heads, int) else heads
+    chosen = torch.as_tensor(heads).flatten().tolist()
+    if any(isinstance(head, bool | float) for head in chosen):
+        raise ValueError(f"expected heads as integers, counted from 0, got {chosen}")
     attentions: set[str] = set()
 
     def change(attention: str, outputs: Tensor) -> Tensor:
@@ -133,17 +143,31 @@ def ablated(
     probe.heads.change = change
     with probe:
         yield
+    if name in probe.heads.untold:
+        raise ValueError(
+            f"expected heads of {name!r} in a dimension of their own, (batch, heads, queries, "
+            "width), or side by side before a matrix, got neither: they are as they were"
+        )
     if name not in attentions:
         there = ", ".join(sorted(attentions)) or "no module"
         raise ValueError(f"expected an attention to run in {name!r}, got attentions in {there}")
 
 
-def previous_score(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "heads"]:
+def previous_score(
+    weights: Float[Tensor, "batch heads queries keys"],
+    *,
+    mask: Bool[Tensor, "batch 1 1 keys"] | None = None,
+) -> Float[Tensor, "heads"]:
     r"""Mean weight on the token before, over the queries that have one.
 
     .. math:: \overline{a_{i,i-1}}
 
     With more keys than queries the last query stands at the last key.
+
+    Args:
+        weights: of tokens.
+        mask: which tokens are not padding, as :func:`attnbook.masks.token_mask` gives it; if not
+            given, all: queries that are padding count.
 
     Raises:
         ValueError: if no query has a token before it.
@@ -159,17 +183,32 @@ def previous_score(weights: Float[Tensor, "batch heads queries keys"]) -> Float[
         raise ValueError(
             f"expected two keys or more, one a query, got {keys} for {queries} queries"
         )
-    return weights.diagonal(keys - queries - 1, -2, -1).mean((0, 2))
+    before = weights.diagonal(keys - queries - 1, -2, -1)  # (batch, heads, queries that have one)
+    if mask is None:
+        return before.mean((0, 2))
+    pairs = (mask[:, 0, 0, :-1] & mask[:, 0, 0, 1:])[:, -before.shape[-1] :]
+    if not pairs.any():
+        raise ValueError("expected a mask with two neighbours that are not padding, got none")
+    return before.transpose(1, 2)[pairs].mean(0)
 
 
 def prefix_score(
-    weights: Float[Tensor, "batch heads tokens tokens"], ids: Integer[Tensor, "batch tokens"]
+    weights: Float[Tensor, "batch heads tokens tokens"],
+    ids: Integer[Tensor, "batch tokens"],
+    *,
+    mask: Bool[Tensor, "batch 1 1 tokens"] | None = None,
 ) -> Float[Tensor, "heads"]:
     r"""Mean weight on what followed earlier occurrences of the query's own token.
 
     .. math:: \overline{\textstyle\sum_{j < i,\; t_j = t_i} a_{i,j+1}}
 
     over the queries whose token occurred before: those of an induction head have a sum near one.
+
+    Args:
+        weights: of tokens.
+        ids: of the same.
+        mask: which tokens are not padding, as for :func:`previous_score`; if not given, all:
+            padding is a token that occurs again.
 
     Raises:
         ValueError: if no token occurs again, or the ids are of other tokens than the weights.
@@ -188,6 +227,8 @@ def prefix_score(
             f"{tuple(ids.shape)}, got {tuple(weights.shape)}"
         )
     before = (ids[:, :, None] == ids[:, None, :]).tril(-1)  # (batch, queries, keys)
+    if mask is not None:
+        before = before & mask[:, 0] & mask[:, 0].mT
     again = before.any(-1)
     if not again.any():
         raise ValueError(f"expected ids in which a token occurs again, got {ids.tolist()}")
@@ -243,11 +284,13 @@ def logit_lens(
         layers: modules after which the stream is read, or their names; if not given, all blocks of
             a model of attnbook, or with GPT-2's or Llama's names, as are the next two.
         norm: the model's last norm, its name, or a function.
-        unembedding: its output layer, likewise.
+        unembedding: its output layer, likewise; with what the model then does to its logits, as
+            Gemma 2's cap or Granite's scale.
         kwargs: what else the model is called with, by name.
 
     Raises:
-        ValueError: if one of the three is neither given nor known.
+        ValueError: if one of the three is neither given nor known, or if the model's own logits
+            are others than those that are known give after its last block.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 
@@ -257,9 +300,12 @@ def logit_lens(
         >>> logit_lens(model, torch.randint(10, (2, 8))).shape
         torch.Size([3, 2, 8, 10])
     """
+    known = _stack(model)
+    last = known[0][-1] if norm is None and unembedding is None and known[0] else None
     own: tuple[Any, ...] = layers, norm, unembedding
-    pairs = zip(own, _stack(model), strict=True)
-    layers, norm, unembedding = (known if part is None else part for part, known in pairs)
+    layers, norm, unembedding = (
+        there if part is None else part for part, there in zip(own, known, strict=True)
+    )
     if layers is None or norm is None or unembedding is None:
         raise ValueError(
             "expected layers, norm and unembedding, or a model of attnbook or with the names of "
@@ -267,12 +313,19 @@ def logit_lens(
         )
     read = [_part(model, layer) for layer in layers]
     normed, logits = _part(model, norm), _part(model, unembedding)
+    if wrong := [layer for layer in read if not isinstance(layer, nn.Module)]:
+        raise TypeError(f"expected modules or their names as layers, got {wrong}")
     after: dict[nn.Module, Tensor | None] = {}
     with ExitStack() as hooks, torch.no_grad():
-        for layer in read:
+        for layer in {*read, last} - {None}:
             hook = layer.register_forward_hook(lambda m, _, y: after.update({m: _first_tensor(y)}))
             hooks.callback(hook.remove)
-        model(*inputs, **kwargs)
+        output = _first_tensor(model(*inputs, **kwargs))
+        if last is not None and not _alike(logits(normed(after[last])), output):
+            raise ValueError(
+                "expected logits as the output layer gives them, got others from "
+                f"{type(model).__name__}: give an unembedding that ends with its scale or cap"
+            )
         return torch.stack([logits(normed(after[layer])) for layer in read])
 
 
@@ -301,6 +354,13 @@ def mean_cosine(x: Float[Tensor, "... tokens width"], *, centred: bool = False) 
     x = F.normalize(x - x.mean(-2, keepdim=True) if centred else x, dim=-1)
     pairs = x.sum(-2).square().sum(-1) - x.square().sum((-2, -1))  # all pairs but of a row itself
     return float((pairs / (n * (n - 1))).mean())
+
+
+def _alike(x: Tensor, output: Tensor | None) -> bool:
+    """Whether a model's output is this; also if it is no tensor of all these logits."""
+    if output is None or output.shape != x.shape:
+        return True
+    return bool((x.double() - output.double()).abs().max() <= 1e-3 * output.double().abs().max())
 
 
 def _part(model: nn.Module, part: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from html import escape
 from math import isfinite
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class Table:
         """The different layers, from the first to the last."""
         return sorted({layer for layer in self._cells("layer") if isinstance(layer, int)})
 
-    def where(self, **conditions: Cell | Iterable[Cell]) -> "Table":
+    def where(self, **conditions: Cell | SupportsIndex | Iterable[Cell | SupportsIndex]) -> "Table":
         """The rows whose cells are as asked.
 
         Args:
@@ -81,6 +81,7 @@ class Table:
         table = self
         for column, wanted in conditions.items():
             several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
+            several = several and getattr(wanted, "ndim", 1) > 0  # argmax gives an array of one
             options: list[Any] = list(wanted) if several else [wanted]  # type: ignore[arg-type]
             fits = [any(_fits(cell, one) for one in options) for cell in table._cells(column)]
             if not any(fits):
@@ -152,10 +153,10 @@ class Table:
         return [row[i] for row in self.rows]
 
 
-def _fits(cell: Cell, wanted: Cell) -> bool:
+def _fits(cell: Cell, wanted: Cell | SupportsIndex) -> bool:
     if isinstance(cell, str) and isinstance(wanted, str):
         return cell == wanted or fnmatchcase(cell, wanted)
-    return cell == wanted
+    return bool(cell == wanted)
 
 
 def _text(cell: Cell) -> str:
