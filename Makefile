@@ -9,6 +9,7 @@ BUILD := $(BIN)/python -m book.press.build
 LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all:
 # Dask comes with what the tests need.
 CLUSTERED := $(if $(SCHEDULER),.venv/installed-tests,.venv/installed)
+PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --only-binary :all: --no-annotate --custom-compile-command "make lock"
 OR_SAY := || { echo "The installation is not complete: try again, or rm -r .venv first"; exit 1; }
@@ -37,10 +38,12 @@ book: .venv/installed  ## execute the chapters that are out of date, build the H
 html: .venv/installed  ## build the HTML from the committed outputs, executing nothing
 	@$(BUILD) html
 
-test: check html  ## everything: style, types, unit tests, chapters, the built pages in a browser
+test: check  ## everything, what fails first first: style, types, unit tests, chapters, pages in a browser
+	$(PYTEST) tests --ignore=tests/book -p no:nbval
+	$(PYTEST) tests/book/test_claims_can_fail.py chapters --nbval --nbval-current-env --nbval-cell-timeout 600
+	@$(BUILD) html
 	@$(BIN)/python -m book.press.browser
-	$(BIN)/python -m pytest -q tests chapters -n logical --maxprocesses 4 --dist loadfile \
-	  --nbval --nbval-current-env --nbval-cell-timeout 600
+	$(PYTEST) tests/book --ignore=tests/book/test_claims_can_fail.py -p no:nbval
 
 quick: check  ## what to run after each edit, a minute: style, types, unit tests with few examples
 	@ATTNBOOK_TESTS=quick $(BIN)/python -m pytest -q tests -n 2 -p no:nbval \
