@@ -1,4 +1,7 @@
-"""Checks of the coding exercises: each runs the reader's function and names the mistake."""
+"""Checks of the coding exercises: each runs the reader's function and names the mistake.
+
+A mistake is a ``MistakeError``; if there is none, the check says that the function is correct.
+"""
 
 from book.exercises.chapter_01 import (
     check_content_share,

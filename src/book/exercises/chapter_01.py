@@ -1,7 +1,6 @@
 """Exercises of chapter 01."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -9,11 +8,11 @@ from torch import Generator, Tensor
 
 from attnbook.embedding import TokenEmbedding
 from attnbook.positions import sinusoidal_positions
-from book.exercises.mistakes import Exercise, Function, MistakeError
+from book.exercises.mistakes import Exercise, Function, parts
 
 
 def _embed_cases() -> dict[str, tuple[Tensor, Tensor, bool]]:
-    table = torch.randn(6, 4, generator=Generator().manual_seed(0))
+    table = torch.randn(7, 5, generator=Generator().manual_seed(0))
     ids = torch.tensor([[5, 0, 0], [2, 1, 5]])
     return {f"scaled={scaled}": (ids, table, scaled) for scaled in (False, True)}
 
@@ -31,8 +30,9 @@ def _times(factor: Function) -> Function:
     return lambda ids, table, scaled: table[ids] * (factor(ids, table) if scaled else 1)
 
 
-EMBED = Exercise(
+check_embed = Exercise(
     "embed",
+    "Check ``embed(ids, table, scaled)`` of chapter 01: look up, and multiply if scaled.",
     _embed,
     {
         "scaled=True changes nothing: what is looked up is not multiplied": _times(lambda *_: 1),
@@ -59,19 +59,6 @@ EMBED = Exercise(
 )
 
 
-def check_embed(embed: Callable[[Tensor, Tensor, bool], Tensor]) -> None:
-    """Check ``embed(ids, table, scaled)`` of chapter 01: look up, and multiply if scaled.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_embed(lambda ids, table, scaled: table[ids] * (table.shape[1] ** 0.5) ** scaled)
-        ✓ embed is correct
-    """
-    EMBED.check(embed)
-
-
 def _sinusoids(n_positions: int, d_model: int, *, exponent: float = 2.0, first: int = 0) -> Tensor:
     pair = torch.arange(d_model // 2)
     position = torch.arange(first, first + n_positions)[:, None]
@@ -85,8 +72,9 @@ def _one_frequency_a_column(n_positions: int, d_model: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
-SINUSOIDS = Exercise(
+check_sinusoids = Exercise(
     "sinusoids",
+    "Check ``sinusoids(n_positions, d_model)`` of chapter 01.",
     sinusoidal_positions,
     {
         "all sines come first and all cosines after them; here they alternate": (
@@ -110,19 +98,6 @@ SINUSOIDS = Exercise(
     },
     lambda: {"7 positions, d_model 8": (7, 8)},
 )
-
-
-def check_sinusoids(sinusoids: Callable[[int, int], Tensor]) -> None:
-    """Check ``sinusoids(n_positions, d_model)`` of chapter 01.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_sinusoids(sinusoidal_positions)
-        ✓ sinusoids is correct
-    """
-    SINUSOIDS.check(sinusoids)
 
 
 def _content_share_cases() -> dict[str, tuple[Tensor, ...]]:
@@ -149,8 +124,9 @@ def _content_share(
     return parts[share].pow(2).mean() / parts[of].pow(2).mean()
 
 
-CONTENT_SHARE = Exercise(
+check_content_share = Exercise(
     "content_share",
+    "Check ``content_share(queries, content_keys, position_keys)`` of chapter 01.",
     _content_share,
     {
         "the rows are not centred: subtract from each row its mean, which the softmax ignores": (
@@ -174,34 +150,15 @@ CONTENT_SHARE = Exercise(
 )
 
 
-def check_content_share(content_share: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Check ``content_share(queries, content_keys, position_keys)`` of chapter 01.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def content_share(queries, content_keys, position_keys):
-        ...     content = queries @ content_keys.T
-        ...     logits = content + queries @ position_keys.T
-        ...     content = content - content.mean(-1, keepdim=True)
-        ...     logits = logits - logits.mean(-1, keepdim=True)
-        ...     return content.pow(2).mean() / logits.pow(2).mean()
-        >>> check_content_share(content_share)
-        ✓ content_share is correct
-    """
-    CONTENT_SHARE.check(content_share)
-
-
-def _two_rates(matching_rates: Function, d_model: int, rate: float) -> dict[str, float]:
+def _two_rates(matching_rates: Function, d_model: int, rate: float) -> dict[str, object]:
     result = matching_rates(d_model, rate)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise MistakeError(f"matching_rates must return (Adam's rate, SGD's), got {result!r}")
-    return {"Adam's rate": result[0], "SGD's rate": result[1]}
+    adam, sgd = parts("matching_rates", result, 2, "(Adam's rate, SGD's)")
+    return {"Adam's rate": adam, "SGD's rate": sgd}
 
 
-MATCHING_RATES = Exercise(
+check_matching_rates = Exercise(
     "matching_rates",
+    "Check ``matching_rates(d_model, rate)`` of chapter 01: the rates for Adam and for SGD.",
     lambda d, rate: (math.sqrt(d) * rate, d * rate),
     {
         "Adam's rate is left as it was, but the entries are sqrt(d_model) times larger": (
@@ -229,16 +186,3 @@ MATCHING_RATES = Exercise(
     lambda: {f"d_model {d} and rate {rate}": (d, rate) for d, rate in ((16, 0.5), (100, 0.01))},
     _two_rates,
 )
-
-
-def check_matching_rates(matching_rates: Callable[[int, float], tuple[float, float]]) -> None:
-    """Check ``matching_rates(d_model, rate)`` of chapter 01: the rates for Adam and for SGD.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_matching_rates(lambda d_model, rate: (d_model ** 0.5 * rate, d_model * rate))
-        ✓ matching_rates is correct
-    """
-    MATCHING_RATES.check(matching_rates)

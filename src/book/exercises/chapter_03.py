@@ -1,13 +1,12 @@
 """Exercises of chapter 03."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
 from attnbook.attention import scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError, passed, same
+from book.exercises.mistakes import Exercise, Function, MistakeError, parts, same
 
 
 def _project_cases() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
@@ -21,8 +20,9 @@ def _project_cases() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
     return cases
 
 
-PROJECT = Exercise(
+check_project = Exercise(
     "project",
+    "Check ``project(x, weight, bias)`` of chapter 03: what ``nn.Linear`` computes.",
     torch.nn.functional.linear,
     {
         "the bias is left out": lambda x, weight, bias: x @ weight.T,
@@ -41,19 +41,6 @@ PROJECT = Exercise(
 )
 
 
-def check_project(project: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> None:
-    """Check ``project(x, weight, bias)`` of chapter 03: what ``nn.Linear`` computes.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_project(lambda x, weight, bias: x @ weight.T + (0 if bias is None else bias))
-        ✓ project is correct
-    """
-    PROJECT.check(project)
-
-
 def _unpack(packed: Tensor, order: str = "QKV") -> tuple[Tensor, ...]:
     parts = dict(zip("QKV", packed.chunk(3), strict=True))
     return tuple(parts[letter].T for letter in order)
@@ -61,9 +48,7 @@ def _unpack(packed: Tensor, order: str = "QKV") -> tuple[Tensor, ...]:
 
 def _run_unpack(unpack: Function, packed: Tensor) -> Tensor:
     d = packed.shape[1]
-    result = unpack(packed)
-    if not isinstance(result, tuple | list) or len(result) != 3:
-        raise MistakeError("unpack must return three matrices, (W_Q, W_K, W_V)")
+    result = parts("unpack", unpack(packed), 3, "three matrices, (W_Q, W_K, W_V)")
     for name, each in zip(("W_Q", "W_K", "W_V"), result, strict=True):
         if not isinstance(each, Tensor) or each.shape != (d, d):
             shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
@@ -74,8 +59,9 @@ def _run_unpack(unpack: Function, packed: Tensor) -> Tensor:
     return torch.stack(tuple(result))
 
 
-UNPACK = Exercise(
+check_unpack = Exercise(
     "unpack",
+    "Check ``unpack(in_proj_weight)`` of chapter 03: torch's packed matrix as W_Q, W_K, W_V.",
     _unpack,
     {
         "the parts are not transposed: torch stores (out, in), Q = X W_Q needs (in, out)": (
@@ -101,19 +87,6 @@ UNPACK = Exercise(
     },
     _run_unpack,
 )
-
-
-def check_unpack(unpack: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Check ``unpack(in_proj_weight)`` of chapter 03: torch's packed matrix as W_Q, W_K, W_V.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_unpack(lambda packed: tuple(part.T for part in packed.chunk(3)))
-        ✓ unpack is correct
-    """
-    UNPACK.check(unpack)
 
 
 def _cross_head_cases() -> dict[str, tuple[Tensor, ...]]:
@@ -146,8 +119,9 @@ def _cross_head(
     return attention
 
 
-CROSS_HEAD = Exercise(
+check_cross_head = Exercise(
     "cross_head",
+    "Check ``cross_head(x, memory, W_Q, W_K, W_V)`` of chapter 03.",
     lambda x, m, W_Q, W_K, W_V: scaled_dot_product_attention(x @ W_Q, m @ W_K, m @ W_V),
     {
         "the logits are not divided by sqrt(d_head)": partial(_cross_head, scale=lambda q, k: 1),
@@ -156,6 +130,9 @@ CROSS_HEAD = Exercise(
         ),
         "divides by the root of the number of keys; it is that of d_head": (
             partial(_cross_head, scale=lambda q, k: len(k) ** -0.5)
+        ),
+        "divides by the root of x's width; it is that of d_head": (
+            lambda x, *given: _cross_head(x, *given, scale=lambda q, k: x.shape[1] ** -0.5)
         ),
         "the softmax runs over the queries; each query's weights sum to one over the keys": (
             partial(_cross_head, softmax=lambda logits: logits.softmax(0))
@@ -177,24 +154,6 @@ CROSS_HEAD = Exercise(
 )
 
 
-def check_cross_head(
-    cross_head: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
-) -> None:
-    """Check ``cross_head(x, memory, W_Q, W_K, W_V)`` of chapter 03.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def cross_head(x, memory, W_Q, W_K, W_V):
-        ...     logits = x @ W_Q @ (memory @ W_K).T / W_Q.shape[1] ** 0.5
-        ...     return logits.softmax(-1) @ (memory @ W_V)
-        >>> check_cross_head(cross_head)
-        ✓ cross_head is correct
-    """
-    CROSS_HEAD.check(cross_head)
-
-
 def _fewer_biases_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
     return {
@@ -208,14 +167,13 @@ def _fewer_biases_cases() -> dict[str, tuple[Tensor, ...]]:
 
 
 def _two_biases(fewer_biases: Function, *biases: Tensor) -> dict[str, object]:
-    result = fewer_biases(*biases)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise MistakeError("fewer_biases must return two biases, (b_Q, b_O)")
-    return {"the query's bias": result[0], "the output's bias": result[1]}
+    query, output = parts("fewer_biases", fewer_biases(*biases), 2, "two biases, (b_Q, b_O)")
+    return {"the query's bias": query, "the output's bias": output}
 
 
-FEWER_BIASES = Exercise(
+check_fewer_biases = Exercise(
     "fewer_biases",
+    "Check ``fewer_biases(b_Q, b_K, b_V, b_O, W_O)`` of chapter 03: the query's and the output's.",
     lambda q, k, v, o, W: (q, o + v @ W),
     {
         "b_K is added to the query's bias; b_K cancels in the softmax and can simply go": (
@@ -246,21 +204,6 @@ FEWER_BIASES = Exercise(
 )
 
 
-def check_fewer_biases(
-    fewer_biases: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> None:
-    """Check ``fewer_biases(b_Q, b_K, b_V, b_O, W_O)`` of chapter 03: the query's and the output's.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_fewer_biases(lambda b_Q, b_K, b_V, b_O, W_O: (b_Q, b_O + b_V @ W_O))
-        ✓ fewer_biases is correct
-    """
-    FEWER_BIASES.check(fewer_biases)
-
-
 def _with_queries(new: Function) -> Function:
     """Makes the keys orthonormal, if none are given, and W_Q from the old one and their change."""
 
@@ -271,8 +214,42 @@ def _with_queries(new: Function) -> Function:
     return whitened
 
 
-WHITENED = Exercise(
+def _keys_and_queries(whitened: Function) -> None:
+    """Raise a ``MistakeError`` unless the keys are orthonormal and the queries go with them."""
+    generator = Generator().manual_seed(0)
+    for d, d_head in ((8, 3), (4, 4)):
+        W_Q, W_K = torch.randn(2, d, d_head, generator=generator, dtype=torch.float64)
+        result = whitened(W_Q.clone(), W_K.clone())
+        query, key = parts("whitened", result, 2, "two matrices, (W_Q, W_K)")
+        for name, each in (("W_Q", query), ("W_K", key)):
+            if not isinstance(each, Tensor) or each.shape != (d, d_head):
+                shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+                raise MistakeError(
+                    f"whitened: the new {name} should have shape ({d}, {d_head}), got {shape}"
+                )
+            if each.dtype != W_K.dtype:
+                raise MistakeError(
+                    f"whitened: compute the new {name} in {W_K.dtype}, got {each.dtype}"
+                )
+        if same(key, W_K):
+            raise MistakeError("whitened: W_K is what it was")
+        gram = key.T @ key
+        if not same(gram, torch.eye(d_head, dtype=gram.dtype)):
+            raise MistakeError(
+                "whitened: the columns of the new W_K are not orthonormal: W_Kᵀ W_K, row 0, is "
+                f"{[round(v, 3) for v in gram[0].tolist()]}"
+            )
+        if not same(W_K @ torch.linalg.lstsq(W_K, key).solution, key):
+            raise MistakeError(
+                "whitened: the columns of the new W_K span another space than the old ones"
+            )
+        case = f"W_Q and W_K of shape ({d}, {d_head})"
+        check_whitened.compare(query, case, (W_Q, W_K, key))
+
+
+check_whitened = Exercise(
     "whitened",
+    "Check ``whitened(W_Q, W_K)`` of chapter 03: the same logits, orthonormal keys.",
     _with_queries(lambda W_Q, change: W_Q @ torch.linalg.inv(change).T),
     {
         "W_Q is what it was: what the keys lose, the queries have to take": (
@@ -294,47 +271,5 @@ WHITENED = Exercise(
     },
     dict,  # a case has the reader's keys, which may be any orthonormal ones
     lambda whitened, W_Q, W_K, key: whitened(W_Q, W_K, key)[0],
+    also=_keys_and_queries,
 )
-
-
-def check_whitened(whitened: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-    """Check ``whitened(W_Q, W_K)`` of chapter 03: the same logits, orthonormal keys.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def whitened(W_Q, W_K):
-        ...     U, R = torch.linalg.qr(W_K)
-        ...     return W_Q @ R.T, U
-        >>> check_whitened(whitened)
-        ✓ whitened is correct
-    """
-    generator = Generator().manual_seed(0)
-    for d, d_head in ((8, 3), (4, 4)):
-        W_Q, W_K = torch.randn(2, d, d_head, generator=generator, dtype=torch.float64)
-        result = whitened(W_Q.clone(), W_K.clone())
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise MistakeError("whitened must return two matrices, (W_Q, W_K)")
-        query, key = result
-        for name, each in (("W_Q", query), ("W_K", key)):
-            if not isinstance(each, Tensor) or each.shape != (d, d_head):
-                shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
-                raise MistakeError(
-                    f"whitened: the new {name} should have shape ({d}, {d_head}), got {shape}"
-                )
-        if same(key, W_K):
-            raise MistakeError("whitened: W_K is what it was")
-        gram = key.T @ key
-        if not same(gram, torch.eye(d_head, dtype=gram.dtype)):
-            raise MistakeError(
-                "whitened: the columns of the new W_K are not orthonormal: W_Kᵀ W_K, row 0, is "
-                f"{[round(v, 3) for v in gram[0].tolist()]}"
-            )
-        if not same(W_K @ torch.linalg.lstsq(W_K, key).solution, key):
-            raise MistakeError(
-                "whitened: the columns of the new W_K span another space than the old ones"
-            )
-        case = f"W_Q and W_K of shape ({d}, {d_head})"
-        WHITENED.compare({"": query}, case, (W_Q, W_K, key))
-    passed("whitened")

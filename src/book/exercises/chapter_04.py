@@ -1,19 +1,21 @@
 """Exercises of chapter 04."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
 from attnbook.attention import attention_logits, attention_weights, scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError, passed
+from book.exercises.mistakes import Exercise, Function, MistakeError
 
 
 def _scaled_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
     generator = Generator().manual_seed(0)
-    query, key = (torch.randn(2, n, 6, generator=generator) for n in (3, 5))
-    return {"3 queries, 5 keys, d_k 6": (query, key)}
+    cases = {}
+    for before in ((2,), (), (2, 4)):
+        query, key = (torch.randn(*before, n, 6, generator=generator) for n in (3, 5))
+        cases[f"query of shape {tuple(query.shape)}, 5 keys"] = query, key
+    return cases
 
 
 def _scaled_weights(q: Tensor, k: Tensor, *, d_k: float | None = None, dim: int = -1) -> Tensor:
@@ -21,8 +23,9 @@ def _scaled_weights(q: Tensor, k: Tensor, *, d_k: float | None = None, dim: int 
     return logits.softmax(dim)
 
 
-SCALED_WEIGHTS = Exercise(
+check_scaled_weights = Exercise(
     "scaled_weights",
+    "Check ``scaled_weights(query, key)`` of chapter 04: softmax of the scaled dot products.",
     lambda q, k: attention_weights(attention_logits(q, k)),
     {
         "the products are not divided by sqrt(d_k)": partial(_scaled_weights, d_k=1),
@@ -51,20 +54,8 @@ SCALED_WEIGHTS = Exercise(
         "is transposed: rows are queries": lambda q, k: _scaled_weights(q, k).mT,
     },
     _scaled_weights_cases,
+    hint="; count dimensions from the end",
 )
-
-
-def check_scaled_weights(scaled_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check ``scaled_weights(query, key)`` of chapter 04: softmax of the scaled dot products.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_scaled_weights(lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
-        ✓ scaled_weights is correct
-    """
-    SCALED_WEIGHTS.check(scaled_weights)
 
 
 def _masked_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
@@ -76,6 +67,7 @@ def _masked_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
     return {
         "every row keeps a key": (logits, some),
         "query 1 may attend to nothing": (logits, empty),
+        "logits of size 100": (logits + 100 - 200.0 * some, empty),
     }
 
 
@@ -89,12 +81,27 @@ def _run_masked_weights(masked_weights: Function, logits: Tensor, mask: Tensor) 
     return result
 
 
+def _finite_gradient(masked_weights: Function) -> None:
+    logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
+    leaf = logits.requires_grad_()
+    result = masked_weights(leaf, mask)
+    if not result.requires_grad:
+        raise MistakeError("masked_weights: the gradient is missing: is there a detach()?")
+    result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
+    if leaf.grad is None or not bool(leaf.grad.isfinite().all()):
+        raise MistakeError(
+            "masked_weights: the values are correct, but the gradient is NaN: the row without any "
+            "allowed key was NaN before it was set to zero"
+        )
+
+
 def _fill(logits: Tensor, mask: Tensor, value: float = -torch.inf) -> Tensor:
     return logits.masked_fill(~mask, value)
 
 
-MASKED_WEIGHTS = Exercise(
+check_masked_weights = Exercise(
     "masked_weights",
+    "Check ``masked_weights(logits, mask)`` of chapter 04: softmax over the allowed keys.",
     attention_weights,
     {
         "the mask is turned round: True means may attend": lambda s, m: _fill(s, ~m).softmax(-1),
@@ -111,35 +118,13 @@ MASKED_WEIGHTS = Exercise(
         "a row without any allowed key attends as if there were no mask": (
             lambda s, m: _fill(s, m | ~m.any(-1, keepdim=True)).softmax(-1)
         ),
+        "forbidden logits become a finite number, such as -30: allowed ones may be smaller; "
+        "nothing is smaller than -inf": lambda s, m: _fill(s, m, -30).softmax(-1) * m.any(-1, True),
     },
     _masked_weights_cases,
     _run_masked_weights,
+    also=_finite_gradient,
 )
-
-
-def check_masked_weights(masked_weights: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Check ``masked_weights(logits, mask)`` of chapter 04: softmax over the allowed keys.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_masked_weights(attention_weights)
-        ✓ masked_weights is correct
-    """
-    MASKED_WEIGHTS.examine(masked_weights)
-    logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
-    leaf = logits.requires_grad_()
-    result = masked_weights(leaf, mask)
-    if not result.requires_grad:
-        raise MistakeError("masked_weights: the gradient is missing: is there a detach()?")
-    result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
-    if leaf.grad is None or not bool(leaf.grad.isfinite().all()):
-        raise MistakeError(
-            "masked_weights: the values are correct, but the gradient is NaN: the row without any "
-            "allowed key was NaN before it was set to zero"
-        )
-    passed("masked_weights")
 
 
 def _softmax_jacobian(a: Tensor) -> Tensor:
@@ -148,8 +133,9 @@ def _softmax_jacobian(a: Tensor) -> Tensor:
     return jacobian
 
 
-SOFTMAX_JACOBIAN = Exercise(
+check_softmax_jacobian = Exercise(
     "softmax_jacobian",
+    "Check ``softmax_jacobian(weights)`` of chapter 04: the derivative of weights by logits.",
     _softmax_jacobian,
     {
         "only the diagonal is there: a logit changes every weight of its row": (
@@ -177,32 +163,44 @@ SOFTMAX_JACOBIAN = Exercise(
 )
 
 
-def check_softmax_jacobian(softmax_jacobian: Callable[[Tensor], Tensor]) -> None:
-    """Check ``softmax_jacobian(weights)`` of chapter 04: the derivative of weights by logits.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_softmax_jacobian(lambda a: torch.diag(a) - torch.outer(a, a))
-        ✓ softmax_jacobian is correct
-    """
-    SOFTMAX_JACOBIAN.check(softmax_jacobian)
-
-
 def _edge_attention_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
-    query, key = torch.randn(2, 6, 4, generator=generator)
+    # Integers first: large logits are exact in float32, too, and the same in any type.
+    large = torch.randint(-60, 60, (2, 6, 4), generator=generator).to(torch.get_default_dtype())
+    masks = torch.randint(2, (2, 6, 6), generator=generator).bool()
+    orders = [torch.randperm(36, generator=generator) for _ in masks]
+    small = torch.randn(2, 6, 5, generator=generator)
     value = torch.randn(6, 3, generator=generator)
-    mask = torch.rand(6, 6, generator=generator) < 0.5
-    mask[2] = False  # a node without an edge
-    return {"6 tokens, one of them without an edge": (query, key, value, mask.nonzero())}
+    cases: dict[str, tuple[Tensor, ...]] = {}
+    for case, alone, (query, key), mask, order in zip(
+        ("one of them without an edge", "the last two without an edge, large logits"),
+        ([2], [4, 5]),
+        (small, large),
+        masks,
+        orders,
+        strict=True,
+    ):
+        mask[alone] = False
+        edges = order[mask.flatten()[order]]  # in any order
+        edges = torch.stack([edges // 6, edges % 6], dim=1)
+        cases[f"6 tokens, {case}"] = query, key, value, edges
+    return cases
 
 
-def _run_edge_attention(edge_attention: Function, *given: Tensor) -> object:
-    result = edge_attention(*given)
-    if isinstance(result, Tensor) and result.shape == given[2].shape and result[2].isnan().any():
-        raise MistakeError("edge_attention: a target without an edge is NaN; it gets zeros")
+def _run_edge_attention(
+    edge_attention: Function, query: Tensor, key: Tensor, value: Tensor, edges: Tensor
+) -> object:
+    alone = ~_table(edges, len(query)).any(1)
+    result = edge_attention(query, key, value, edges)
+    if isinstance(result, Tensor) and result.shape == value.shape:
+        if result[alone].isnan().any():
+            raise MistakeError("edge_attention: a target without an edge is NaN; it gets zeros")
+        lost = result.isnan().any(1) | (result == 0).all(1) & ~alone
+        if query.abs().max() > 10 and lost.any():  # the exponentials were infinite, or all zero
+            raise MistakeError(
+                "edge_attention: correct for small logits and wrong for large ones: subtract the "
+                "largest logit of each target (not that of all edges) before the exponential"
+            )
     return result
 
 
@@ -229,8 +227,15 @@ def _divided_by(total: Function) -> Function:
     return edge_attention
 
 
-EDGE_ATTENTION = Exercise(
+def _filled(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+    mask = _table(edges, len(query))
+    weights = _fill(attention_logits(query, key), mask, -30).softmax(-1)
+    return weights * mask.any(-1, keepdim=True) @ value
+
+
+check_edge_attention = Exercise(
     "edge_attention",
+    "Check ``edge_attention(query, key, value, edges)`` of chapter 04.",
     _edge_attention,
     {
         "the edges are read as (source, target); a row is (target, source)": (
@@ -250,35 +255,16 @@ EDGE_ATTENTION = Exercise(
         "each target gets the plain mean of its sources: the logits are missing": (
             lambda q, k, v, edges: _edge_attention(0 * q, k, v, edges)
         ),
+        "logits without an edge become a finite number, such as -30: others may be smaller": (
+            _filled
+        ),
+        "takes the edges for sorted by target": (
+            lambda q, k, v, edges: _edge_attention(
+                q, k, v, torch.stack([edges[:, 0].sort().values, edges[:, 1]], dim=1)
+            )
+        ),
     },
     _edge_attention_cases,
     _run_edge_attention,
+    tolerance=1e-4,  # the sums have many orders
 )
-
-
-def check_edge_attention(
-    edge_attention: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
-) -> None:
-    """Check ``edge_attention(query, key, value, edges)`` of chapter 04.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def edge_attention(query, key, value, edges):
-        ...     mask = torch.zeros(len(query), len(key), dtype=torch.bool)
-        ...     mask[edges[:, 0], edges[:, 1]] = True  # builds the table, but gives the numbers
-        ...     return attention_weights(attention_logits(query, key), mask) @ value
-        >>> check_edge_attention(edge_attention)
-        ✓ edge_attention is correct
-    """
-    EDGE_ATTENTION.examine(edge_attention)
-    ((query, *others),) = _edge_attention_cases().values()
-    given = 1000 * query, *others
-    right = _edge_attention(*given)
-    if not torch.allclose(edge_attention(*given).to(right.dtype), right, rtol=1e-4, atol=1e-6):
-        raise MistakeError(
-            "edge_attention: correct for small logits and wrong for large ones: subtract the "
-            "largest logit of each target (not that of all edges) before the exponential"
-        )
-    passed("edge_attention")

@@ -1,6 +1,5 @@
 """Exercises of chapter 05."""
 
-from collections.abc import Callable
 from functools import partial
 from math import prod
 
@@ -18,8 +17,9 @@ def _split_heads(x: Tensor, n_heads: int) -> Tensor:
     return x.view(*x.shape[:-1], n_heads, -1).transpose(1, 2)
 
 
-SPLIT_HEADS = Exercise(
+check_split_heads = Exercise(
     "split_heads",
+    "Check ``split_heads(x, n_heads)`` of chapter 05.",
     _split_heads,
     {
         "views as (batch, heads, tokens, d_head) at once: head 0 holds whole tokens and not the "
@@ -44,21 +44,9 @@ SPLIT_HEADS = Exercise(
 )
 
 
-def check_split_heads(split_heads: Callable[[Tensor, int], Tensor]) -> None:
-    """Check ``split_heads(x, n_heads)`` of chapter 05.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_split_heads(lambda x, n_heads: x.unflatten(-1, (n_heads, -1)).transpose(1, 2))
-        ✓ split_heads is correct
-    """
-    SPLIT_HEADS.check(split_heads)
-
-
-MERGE_HEADS = Exercise(
+check_merge_heads = Exercise(
     "merge_heads",
+    "Check ``merge_heads(heads)`` of chapter 05.",
     lambda heads: heads.transpose(1, 2).flatten(-2),
     {
         "reshapes without transposing back: a row then holds several tokens of one head": (
@@ -75,21 +63,9 @@ MERGE_HEADS = Exercise(
 )
 
 
-def check_merge_heads(merge_heads: Callable[[Tensor], Tensor]) -> None:
-    """Check ``merge_heads(heads)`` of chapter 05.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_merge_heads(lambda heads: heads.transpose(1, 2).flatten(-2))
-        ✓ merge_heads is correct
-    """
-    MERGE_HEADS.check(merge_heads)
-
-
-SHARED_AS_FULL = Exercise(
+check_shared_as_full = Exercise(
     "shared_as_full",
+    "Check ``shared_as_full(block, n_heads)`` of chapter 05.",
     lambda block, n: torch.block_diag(*[block] * n),
     {
         "repeats the block everywhere: a slice must not reach the other heads, so there are zeros "
@@ -119,19 +95,6 @@ SHARED_AS_FULL = Exercise(
 )
 
 
-def check_shared_as_full(shared_as_full: Callable[[Tensor, int], Tensor]) -> None:
-    """Check ``shared_as_full(block, n_heads)`` of chapter 05.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_shared_as_full(lambda block, n_heads: torch.block_diag(*[block] * n_heads))
-        ✓ shared_as_full is correct
-    """
-    SHARED_AS_FULL.check(shared_as_full)
-
-
 def _ordered(order: Tensor, weight: Tensor) -> Tensor:
     """The heads of a weight, as many as the order is long, in that order."""
     return weight.view(len(order), -1, weight.shape[1])[order].flatten(0, 1)
@@ -144,8 +107,9 @@ def _run_from_tiled(from_tiled: Function, weight: Tensor, *numbers: int) -> obje
     return result
 
 
-FROM_TILED = Exercise(
+check_from_tiled = Exercise(
     "from_tiled",
+    "Check ``from_tiled(weight, n_heads, n_kv_heads)`` of chapter 05.",
     lambda weight, n, n_kv: _ordered(torch.arange(n).view(-1, n_kv).T.flatten(), weight),
     {
         "leaves the heads as they are": lambda weight, n, n_kv: weight,
@@ -167,28 +131,13 @@ FROM_TILED = Exercise(
 )
 
 
-def check_from_tiled(from_tiled: Callable[[Tensor, int, int], Tensor]) -> None:
-    """Check ``from_tiled(weight, n_heads, n_kv_heads)`` of chapter 05.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def from_tiled(weight, n_heads, n_kv_heads):
-        ...     order = torch.arange(n_heads).view(-1, n_kv_heads).T.flatten()
-        ...     return weight.unflatten(0, (n_heads, -1))[order].flatten(0, 1)
-        >>> check_from_tiled(from_tiled)
-        ✓ from_tiled is correct
-    """
-    FROM_TILED.check(from_tiled)
-
-
 def _cache_bytes(*sizes: int, kept: int = 2, without: int | None = None) -> int:
     return kept * prod(size for i, size in enumerate(sizes) if i != without)
 
 
-CACHE_BYTES = Exercise(
+check_cache_bytes = Exercise(
     "cache_bytes",
+    "Check ``cache_bytes(n_layers, n_tokens, n_kv_heads, d_head, bytes_each)`` of chapter 05.",
     _cache_bytes,
     {
         "counts the keys or the values; both are kept": partial(_cache_bytes, kept=1),
@@ -207,16 +156,3 @@ CACHE_BYTES = Exercise(
     },
     lambda: {"3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13)},
 )
-
-
-def check_cache_bytes(cache_bytes: Callable[[int, int, int, int, int], int]) -> None:
-    """Check ``cache_bytes(n_layers, n_tokens, n_kv_heads, d_head, bytes_each)`` of chapter 05.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_cache_bytes(lambda n, t, h, d, b: 2 * n * t * h * d * b)
-        ✓ cache_bytes is correct
-    """
-    CACHE_BYTES.check(cache_bytes)

@@ -1,6 +1,5 @@
 """Exercises of chapter 06: backward passes in NumPy, held against finite differences."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,12 +9,12 @@ import numpy as np
 
 from attnbook import backprop
 from attnbook.backprop import GradientError, check_gradient
-from book.exercises.mistakes import Exercise, Function, MistakeError
+from book.exercises.mistakes import Exercise, Function, MistakeError, kind, parts
 
 Arrays = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Backward(Exercise):
     """A backward pass: ``run`` gives gradients by name, and finite differences check them."""
 
@@ -28,8 +27,7 @@ class Backward(Exercise):
             result: Arrays = self.run(function, gradient, *tensors.values())
             for each in result.values():
                 if not isinstance(each, np.ndarray):
-                    given = type(each).__name__
-                    raise MistakeError(f"{self.name} must return NumPy arrays, got {given}")
+                    raise MistakeError(f"{self.name} must return NumPy arrays, got {kind(each)}")
             return result
 
         (tensors,) = next(iter(self.cases().values()))
@@ -63,8 +61,9 @@ def _sum(array: Any, axis: int = -1) -> Any:
     return array.sum(axis=axis, keepdims=True)
 
 
-SOFTMAX_BACKWARD = Backward(
+check_softmax_backward = Backward(
     "softmax_backward",
+    "Check ``softmax_backward(gradient, weights)`` of chapter 06.",
     backprop.softmax_backward,
     {
         "takes a(1 − a) for the Jacobian: that is its diagonal, and a logit moves the other "
@@ -88,22 +87,6 @@ SOFTMAX_BACKWARD = Backward(
 )
 
 
-def check_softmax_backward(softmax_backward: Callable[..., Any]) -> None:
-    """Check ``softmax_backward(gradient, weights)`` of chapter 06.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_softmax_backward(
-        ...     lambda gradient, weights: weights
-        ...     * (gradient - (gradient * weights).sum(axis=-1, keepdims=True))
-        ... )
-        ✓ softmax_backward is correct
-    """
-    SOFTMAX_BACKWARD.check(softmax_backward)
-
-
 def _attention_backward(
     gradient: Any, query: Any, key: Any, value: Any, weights: Any, *, of: Function | None = None
 ) -> tuple[Any, Any]:
@@ -122,20 +105,17 @@ def _query_times(factor: Function) -> Function:
 
 
 def _run_attention_backward(function: Function, *tensors: Any) -> Arrays:
-    gradient, query, key, value = tensors
-    _, weights = backprop.scaled_dot_product_attention(query, key, value)
-    given = gradient, query, key, value, weights
-    result = function(*deepcopy(given))
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        raise MistakeError(
-            "attention_backward must return two arrays, the gradients of query and value"
-        )
+    _, weights = backprop.scaled_dot_product_attention(*tensors[1:])
+    given = *tensors, weights
+    expected = "two arrays, the gradients of query and value"
+    query, value = parts("attention_backward", function(*deepcopy(given)), 2, expected)
     _, d_key, _ = backprop.scaled_dot_product_attention_backward(*given)
-    return {"query": result[0], "key": d_key, "value": result[1]}
+    return {"query": query, "key": d_key, "value": value}
 
 
-ATTENTION_BACKWARD = Backward(
+check_attention_backward = Backward(
     "attention_backward",
+    "Check ``attention_backward(gradient, query, key, value, weights)`` of chapter 06.",
     _attention_backward,
     {
         "leaves 1/sqrt(d_k) out of the gradient of the query: the factor stands in it again": (
@@ -167,29 +147,13 @@ ATTENTION_BACKWARD = Backward(
 )
 
 
-def check_attention_backward(attention_backward: Callable[..., Any]) -> None:
-    """Check ``attention_backward(gradient, query, key, value, weights)`` of chapter 06.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def attention_backward(gradient, query, key, value, weights):
-        ...     d_weights = gradient @ value.T
-        ...     d_logits = weights * (d_weights - (gradient * (weights @ value)).sum(1)[:, None])
-        ...     return d_logits @ key / key.shape[1] ** 0.5, weights.T @ gradient
-        >>> check_attention_backward(attention_backward)
-        ✓ attention_backward is correct
-    """
-    ATTENTION_BACKWARD.check(attention_backward)
-
-
 def _groups(gradient: Any, n_kv_heads: int) -> Any:
     return gradient.reshape(n_kv_heads, -1, *gradient.shape[1:])
 
 
-SUM_GROUPS = Backward(
+check_sum_groups = Backward(
     "sum_groups",
+    "Check ``sum_groups(gradient, n_kv_heads)`` of chapter 06.",
     lambda g, n: _groups(g, n).sum(axis=1),
     {
         "takes the mean over a group; what was used three times gets the sum": (
@@ -210,21 +174,6 @@ SUM_GROUPS = Backward(
     lambda function, gradient, key: {"key": function(gradient, len(key))},
     forward=lambda key: key.repeat(3, axis=0),
 )
-
-
-def check_sum_groups(sum_groups: Callable[..., Any]) -> None:
-    """Check ``sum_groups(gradient, n_kv_heads)`` of chapter 06.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def sum_groups(gradient, n_kv_heads):
-        ...     return gradient.reshape(n_kv_heads, -1, *gradient.shape[1:]).sum(axis=1)
-        >>> check_sum_groups(sum_groups)
-        ✓ sum_groups is correct
-    """
-    SUM_GROUPS.check(sum_groups)
 
 
 def _layer_norm_backward(
@@ -254,8 +203,9 @@ def _run_layer_norm_backward(function: Function, gradient: Any, x: Any) -> Array
     return {"x": function(gradient, normed, 1 / inverse)}
 
 
-LAYER_NORM_BACKWARD = Backward(
+check_layer_norm_backward = Backward(
     "layer_norm_backward",
+    "Check ``layer_norm_backward(gradient, normed, sigma)`` of chapter 06.",
     _layer_norm_backward,
     {
         "treats mean and deviation as constants: both depend on every entry of the row": (
@@ -282,22 +232,6 @@ LAYER_NORM_BACKWARD = Backward(
     _run_layer_norm_backward,
     forward=lambda x: _layer_norm(x)[0],
 )
-
-
-def check_layer_norm_backward(layer_norm_backward: Callable[..., Any]) -> None:
-    """Check ``layer_norm_backward(gradient, normed, sigma)`` of chapter 06.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def layer_norm_backward(gradient, normed, sigma):
-        ...     along = (gradient * normed).mean(axis=-1, keepdims=True)
-        ...     return (gradient - gradient.mean(axis=-1, keepdims=True) - normed * along) / sigma
-        >>> check_layer_norm_backward(layer_norm_backward)
-        ✓ layer_norm_backward is correct
-    """
-    LAYER_NORM_BACKWARD.check(layer_norm_backward)
 
 
 IDS = np.array([2, 0, 2, 5])
@@ -334,8 +268,9 @@ def _assigned(d_looked_up: Any, ids: Any, *others: Any) -> Any:
     return result
 
 
-TIED_GRADIENT = Backward(
+check_tied_gradient = Backward(
     "tied_gradient",
+    "Check ``tied_gradient(d_looked_up, ids, d_logits, hidden, vocab_size)`` of chapter 06.",
     _tied_gradient,
     {
         "keeps the output layer's part only; the look-up is a use of the table too": _at_output,
@@ -353,20 +288,3 @@ TIED_GRADIENT = Backward(
     _run_tied_gradient,
     forward=_forward,
 )
-
-
-def check_tied_gradient(tied_gradient: Callable[..., Any]) -> None:
-    """Check ``tied_gradient(d_looked_up, ids, d_logits, hidden, vocab_size)`` of chapter 06.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def tied_gradient(d_looked_up, ids, d_logits, hidden, vocab_size):
-        ...     result = d_logits.T @ hidden
-        ...     np.add.at(result, ids, d_looked_up)
-        ...     return result
-        >>> check_tied_gradient(tied_gradient)
-        ✓ tied_gradient is correct
-    """
-    TIED_GRADIENT.check(tied_gradient)

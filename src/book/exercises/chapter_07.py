@@ -1,7 +1,6 @@
 """Exercises of chapter 07."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -14,8 +13,9 @@ def _packed_gain(fan_in: int, fan_out: int, n_parts: int) -> float:
     return math.sqrt((fan_in + n_parts * fan_out) / (fan_in + fan_out))
 
 
-PACKED_GAIN = Exercise(
+check_packed_gain = Exercise(
     "packed_gain",
+    "Check ``packed_gain(fan_in, fan_out, n_parts)`` of chapter 07.",
     _packed_gain,
     {
         "is the factor on the variance; a gain multiplies the standard deviation: take the root": (
@@ -42,25 +42,13 @@ PACKED_GAIN = Exercise(
 )
 
 
-def check_packed_gain(packed_gain: Callable[[int, int, int], float]) -> None:
-    """Check ``packed_gain(fan_in, fan_out, n_parts)`` of chapter 07.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_packed_gain(lambda n_in, n_out, n: ((n_in + n * n_out) / (n_in + n_out)) ** 0.5)
-        ✓ packed_gain is correct
-    """
-    PACKED_GAIN.check(packed_gain)
-
-
 def _logit_variance(d_model: int, std_q: float, std_k: float, rho: float) -> float:
     return (d_model * std_q**2) * (d_model * std_k**2) * (1 - rho)
 
 
-LOGIT_VARIANCE = Exercise(
+check_logit_variance = Exercise(
     "logit_variance",
+    "Check ``logit_variance(d_model, std_q, std_k, rho)`` of chapter 07.",
     _logit_variance,
     {
         "leaves rho out: what all keys have in common shifts a whole row, which a softmax does "
@@ -88,19 +76,6 @@ LOGIT_VARIANCE = Exercise(
 )
 
 
-def check_logit_variance(logit_variance: Callable[[int, float, float, float], float]) -> None:
-    """Check ``logit_variance(d_model, std_q, std_k, rho)`` of chapter 07.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_logit_variance(lambda d, q, k, rho: d * q**2 * d * k**2 * (1 - rho))
-        ✓ logit_variance is correct
-    """
-    LOGIT_VARIANCE.check(logit_variance)
-
-
 def _output_variance_cases() -> dict[str, tuple[Tensor, float, float]]:
     logits = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64)
     return {"values of variance 3.0, rho 0.3": (logits.softmax(-1), 3.0, 0.3)}
@@ -110,8 +85,9 @@ def _output_variance(weights: Tensor, variance: float, rho: float, *, dim: int =
     return variance * (rho + (1 - rho) * weights.pow(2).sum(dim))
 
 
-OUTPUT_VARIANCE = Exercise(
+check_output_variance = Exercise(
     "output_variance",
+    "Check ``output_variance(weights, value_variance, rho)`` of chapter 07.",
     _output_variance,
     {
         "leaves rho out: what values have in common passes through a mean": (
@@ -143,31 +119,21 @@ OUTPUT_VARIANCE = Exercise(
 )
 
 
-def check_output_variance(output_variance: Callable[[Tensor, float, float], Tensor]) -> None:
-    """Check ``output_variance(weights, value_variance, rho)`` of chapter 07.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_output_variance(lambda a, v, rho: v * (rho + (1 - rho) * (a**2).sum(-1)))
-        ✓ output_variance is correct
-    """
-    OUTPUT_VARIANCE.check(output_variance)
-
-
 def _fold_bias_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
-    shapes = (4, 4), (4,), (4,)
+    # First square, so that a transposed weight comes through and can be named.
     return {
-        "a W_O of 4 × 4": tuple(
-            torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+        f"a W_O of {d_out} × 4": tuple(
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+            for shape in ((d_out, 4), (4,), (d_out,))
         )
+        for d_out in (4, 3)
     }
 
 
-FOLD_BIAS = Exercise(
+check_fold_bias = Exercise(
     "fold_bias",
+    "Check ``fold_bias(output_weight, value_bias, output_bias)`` of chapter 07.",
     lambda W, v, o: o + v @ W.T,
     {
         "multiplies with the stored weight: nn.Linear stores (out, in), and computes with its "
@@ -183,19 +149,6 @@ FOLD_BIAS = Exercise(
     },
     _fold_bias_cases,
 )
-
-
-def check_fold_bias(fold_bias: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Check ``fold_bias(output_weight, value_bias, output_bias)`` of chapter 07.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_fold_bias(lambda weight, b_v, b_o: b_o + b_v @ weight.T)
-        ✓ fold_bias is correct
-    """
-    FOLD_BIAS.check(fold_bias)
 
 
 def _drawn(deviation: Function) -> Function:
@@ -227,11 +180,15 @@ def _deviation(per_head_: Function, weight: Tensor, n_heads: int) -> float:
         raise MistakeError("per_head: is not uniform on ±a: the mean is not 0")
     if largest > 2 * std:
         raise MistakeError("per_head: is not uniform: some entries are far from all others")
+    even = torch.linspace(-largest, largest, weight.numel(), dtype=weight.dtype)
+    if (weight.flatten().sort().values - even).abs().max() > 0.05 * largest:
+        raise MistakeError("per_head: is not uniform: all numbers between −a and a are as likely")
     return std
 
 
-PER_HEAD = Exercise(
+check_per_head = Exercise(
     "per_head",
+    "Check ``per_head_(weight, n_heads)`` of chapter 07.",
     _drawn(lambda d, d_head, n: math.sqrt(2 / (d + d_head))),
     {
         "counts all heads as one matrix; each head has d_head outputs of its own": (
@@ -246,6 +203,9 @@ PER_HEAD = Exercise(
         "divides the fan-in by the heads, too; every head reads the whole token": (
             _drawn(lambda d, d_head, n: math.sqrt(2 / (d / n + d_head)))
         ),
+        "takes d_model / n_heads for a head's outputs; they are its rows": (
+            _drawn(lambda d, d_head, n: math.sqrt(2 / (d + d / n)))
+        ),
         "leaves out the 2 of 2/(fan_in + fan_out)": (
             _drawn(lambda d, d_head, n: math.sqrt(1 / (d + d_head)))
         ),
@@ -259,19 +219,3 @@ PER_HEAD = Exercise(
     _deviation,
     tolerance=0.01,
 )
-
-
-def check_per_head(per_head_: Callable[[Tensor, int], object]) -> None:
-    """Check ``per_head_(weight, n_heads)`` of chapter 07.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def per_head_(weight, n_heads):
-        ...     bound = (6 / (weight.shape[1] + weight.shape[0] // n_heads)) ** 0.5
-        ...     return weight.uniform_(-bound, bound)
-        >>> check_per_head(per_head_)
-        ✓ per_head is correct
-    """
-    PER_HEAD.check(per_head_)

@@ -1,7 +1,5 @@
 """Exercises of chapter 08."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator, Tensor
 
@@ -56,8 +54,9 @@ def _factors(scale_branches: Function, blocks: list[Block]) -> Tensor:
     return torch.stack([ratio.mean() for ratio in ratios]).view(len(blocks), -1)
 
 
-SCALE_BRANCHES = Exercise(
+check_scale_branches = Exercise(
     "scale_branches",
+    "Check ``scale_branches(blocks)`` of chapter 08: what ends a branch, divided by sqrt(2N).",
     _scaled(*ENDS),
     {
         "nothing has changed: divide the weights in place": lambda blocks: None,
@@ -77,23 +76,6 @@ SCALE_BRANCHES = Exercise(
 )
 
 
-def check_scale_branches(scale_branches: Callable[[list[Block]], object]) -> None:
-    """Check ``scale_branches(blocks)`` of chapter 08: what ends a branch, divided by sqrt(2N).
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def scale_branches(blocks):
-        ...     for block in blocks:
-        ...         for linear in (block.attention.output, block.feed_forward.outer):
-        ...             linear.weight.data /= (2 * len(blocks)) ** 0.5
-        >>> check_scale_branches(scale_branches)
-        ✓ scale_branches is correct
-    """
-    SCALE_BRANCHES.check(scale_branches)
-
-
 def _token_cosine_cases() -> dict[str, tuple[Tensor]]:
     x = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64) + 0.5
     return {"five tokens of width 7": (x * torch.arange(1.0, 6.0)[:, None],)}  # different lengths
@@ -109,8 +91,9 @@ def _cosines(x: Tensor) -> Tensor:
     return unit @ unit.T
 
 
-TOKEN_COSINE = Exercise(
+check_token_cosine = Exercise(
     "token_cosine",
+    "Check ``token_cosine(x)`` of chapter 08: mean cosine of different tokens.",
     lambda x: _different(_cosines(x)).mean(),
     {
         "counts each token with itself, whose cosine is 1": lambda x: _cosines(x).mean(),
@@ -136,29 +119,15 @@ TOKEN_COSINE = Exercise(
 )
 
 
-def check_token_cosine(token_cosine: Callable[[Tensor], Tensor]) -> None:
-    """Check ``token_cosine(x)`` of chapter 08: mean cosine of different tokens.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def token_cosine(x):
-        ...     unit = x / x.norm(dim=-1, keepdim=True)
-        ...     return (unit @ unit.T)[~torch.eye(len(x), dtype=torch.bool)].mean()
-        >>> check_token_cosine(token_cosine)
-        ✓ token_cosine is correct
-    """
-    TOKEN_COSINE.check(token_cosine)
-
-
 def _post_norm_cosine_cases() -> dict[str, tuple[Tensor, Tensor, Tensor, float]]:
     rho, c_f = torch.tensor([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6]], dtype=torch.float64)
-    return {"alpha = 1.5": (rho, torch.full_like(rho, 0.7), c_f, 1.5)}
+    v_f = torch.tensor([0.7, 0.8, 1.1], dtype=torch.float64)
+    return {"alpha = 1.5": (rho, v_f, c_f, 1.5)}
 
 
-POST_NORM_COSINE = Exercise(
+check_post_norm_cosine = Exercise(
     "post_norm_cosine",
+    "Check ``post_norm_cosine(rho, v_f, c_f, alpha)`` of chapter 08.",
     lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v),
     {
         "leaves alpha out: it multiplies x": lambda rho, v, c, alpha: (rho + c) / (1 + v),
@@ -177,26 +146,12 @@ POST_NORM_COSINE = Exercise(
         "divides by the standard deviation; a product of two tokens is divided twice": (
             lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v).sqrt()
         ),
+        "takes the mean of the branch's variances; each entry has its own": (
+            lambda rho, v, c, alpha: (alpha**2 * rho + c) / (alpha**2 + v.mean())
+        ),
         "leaves out what the branch's outputs have in common, c_f": (
             lambda rho, v, c, alpha: alpha**2 * rho / (alpha**2 + v)
         ),
     },
     _post_norm_cosine_cases,
 )
-
-
-def check_post_norm_cosine(
-    post_norm_cosine: Callable[[Tensor, Tensor, Tensor, float], Tensor],
-) -> None:
-    """Check ``post_norm_cosine(rho, v_f, c_f, alpha)`` of chapter 08.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_post_norm_cosine(
-        ...     lambda rho, v_f, c_f, alpha: (alpha**2 * rho + c_f) / (alpha**2 + v_f)
-        ... )
-        ✓ post_norm_cosine is correct
-    """
-    POST_NORM_COSINE.check(post_norm_cosine)

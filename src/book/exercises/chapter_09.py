@@ -1,12 +1,12 @@
 """Exercises of chapter 09."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from book.exercises.mistakes import Exercise, Function, MistakeError, passed
+from book.exercises.mistakes import Exercise, Function, MistakeError, kind, passed, tensors
 
 PADDING, START, END = range(3)
 
@@ -42,7 +42,7 @@ HINTS: dict[str, str | dict[str, str]] = {  # which of the patient's numbers rul
 
 
 def _run_shift(shift: Function, target: Tensor) -> Tensor:
-    read, labels = _tensors("shift", shift(target), 2)
+    read, labels = tensors("shift", shift(target), 2)
     if read.shape != labels.shape:
         raise MistakeError(
             "shift: each token that is read has one to predict, got shapes "
@@ -53,8 +53,10 @@ def _run_shift(shift: Function, target: Tensor) -> Tensor:
     return torch.stack([read.masked_fill(labels == PADDING, PADDING), labels]).double()
 
 
-SHIFT = Exercise(
+check_shift = Exercise(
     "shift",
+    "Check ``shift(target)`` of chapter 09: what the decoder reads, and what it has to predict. "
+    "What is read where padding has to be predicted does not matter.",
     lambda y: (y[:, :-1], y[:, 1:]),
     {
         "shifted the wrong way: the decoder reads a token and has to predict the one before": (
@@ -84,21 +86,6 @@ SHIFT = Exercise(
     },
     _run_shift,
 )
-
-
-def check_shift(shift: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
-    """Check ``shift(target)`` of chapter 09: what the decoder reads, and what it has to predict.
-
-    What is read where padding has to be predicted does not matter.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_shift(lambda target: (target[:, :-1], target[:, 1:]))
-        ✓ shift is correct
-    """
-    SHIFT.check(shift)
 
 
 ENCODER, DECODER, CROSS = (
@@ -131,7 +118,7 @@ def _run_three_masks(
     three_masks: Function, source: Tensor, target: Tensor, padding_id: int
 ) -> dict[str, Tensor]:
     real, own = source != padding_id, target != padding_id
-    results = _tensors("three_masks", three_masks(source, target, padding_id), 3)
+    results = tensors("three_masks", three_masks(source, target, padding_id), 3)
     parts = {}
     for which, queries, keys, result in zip(
         (ENCODER, DECODER, CROSS), (real, own, own), (real, own, real), results, strict=True
@@ -154,8 +141,11 @@ def _run_three_masks(
     return parts
 
 
-THREE_MASKS = Exercise(
+check_three_masks = Exercise(
     "three_masks",
+    "Check ``three_masks(source, target, padding_id)`` of chapter 09. "
+    "Only the rows of real queries are compared. So a decoder's mask that is causal alone is "
+    "correct, too: with the padding at the end, no real query has padding before it.",
     _three_masks(),
     {
         f"{ENCODER} {PADDED}": _three_masks(ENCODER, lambda mask, own: mask | True),
@@ -194,26 +184,6 @@ THREE_MASKS = Exercise(
 )
 
 
-def check_three_masks(three_masks: Callable[[Tensor, Tensor, int], tuple[Tensor, ...]]) -> None:
-    """Check ``three_masks(source, target, padding_id)`` of chapter 09.
-
-    Only the rows of real queries are compared. So a decoder's mask that is causal alone is correct,
-    too: with the padding at the end, no real query has padding before it.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def three_masks(source, target, padding_id):
-        ...     real = (source != padding_id)[:, None, None]
-        ...     n = target.shape[1]
-        ...     return real, torch.ones(n, n, dtype=torch.bool).tril(), real
-        >>> check_three_masks(three_masks)
-        ✓ three_masks is correct
-    """
-    THREE_MASKS.check(three_masks)
-
-
 def _exact_match_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
     target = torch.tensor(
         [
@@ -237,10 +207,12 @@ def _exact_match_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
             [7, 7, 7, 7, 7, 7, 7, 7],  # never ends
         ]
     )
+    another = torch.tensor([0, 1, 7, 3, 4, 5, 6, 2, 8, 9])  # 2 and 7 change places
     return {
         "seven rows, as wide as the target": (wide[:, :6], target, END),
         "seven rows, wider": (wide, target, END),
         "seven rows, narrower": (wide[:, :5], target, END),
+        "another end token": (another[wide], another[target], 7),
     }
 
 
@@ -266,10 +238,14 @@ def _cut(written: Tensor, target: Tensor, end_id: int) -> Tensor:
     return _exact_match(written[:, :n], target[:, :n], end_id)
 
 
-EXACT_MATCH = Exercise(
+check_exact_match = Exercise(
     "exact_match",
+    "Check ``exact_match(written, target, end_id)`` of chapter 09.",
     _exact_match,
     {
+        "takes 2 for the end token; end_id is given": (
+            lambda written, target, end_id: _exact_match(written, target, END)
+        ),
         "counts the rows; divide by their number": (
             lambda written, *a: len(written) * _exact_match(written, *a)
         ),
@@ -292,23 +268,6 @@ EXACT_MATCH = Exercise(
 )
 
 
-def check_exact_match(exact_match: Callable[[Tensor, Tensor, int], Tensor | float]) -> None:
-    """Check ``exact_match(written, target, end_id)`` of chapter 09.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def exact_match(written, target, end_id):
-        ...     rows = zip(written.tolist(), target.tolist(), strict=True)
-        ...     ends = [(row, answer, answer.index(end_id) + 1) for row, answer in rows]
-        ...     return sum(row[:n] == answer[:n] for row, answer, n in ends) / len(ends)
-        >>> check_exact_match(exact_match)
-        ✓ exact_match is correct
-    """
-    EXACT_MATCH.check(exact_match)
-
-
 def _beam_step_cases() -> dict[str, tuple[Tensor, Tensor]]:
     p = torch.tensor(
         [[0.02, 0.45, 0.40, 0.13], [0.05, 0.60, 0.15, 0.20], [0.95, 0.01, 0.01, 0.03]],
@@ -321,12 +280,14 @@ def _beam_step_cases() -> dict[str, tuple[Tensor, Tensor]]:
 
 def _run_beam_step(beam_step: Function, total: Tensor, log_p: Tensor) -> Tensor:
     beams = len(total)
-    results = _tensors("beam_step", beam_step(total, log_p), 3)
+    results = tensors("beam_step", beam_step(total, log_p), 3)
     for name, result in zip(("totals", "parents", "tokens"), results, strict=True):
         if result.shape != (beams,):
             raise MistakeError(
                 f"beam_step: {name} should have shape ({beams},), got {tuple(result.shape)}"
             )
+        if name != "totals" and result.is_floating_point():
+            raise MistakeError(f"beam_step: {name} are integers, got {result.dtype}")
     return torch.stack([each.double() for each in results])
 
 
@@ -364,8 +325,9 @@ def _first_alone(total: Tensor, log_p: Tensor) -> tuple[Tensor, ...]:
     return new, 0 * token, token
 
 
-BEAM_STEP = Exercise(
+check_beam_step = Exercise(
     "beam_step",
+    "Check ``beam_step(total, log_p)`` of chapter 09: new totals, parents and tokens, best first.",
     _beam_step(),
     {
         "keeps the best token of each beginning; two may come from the same one": _best_of_each,
@@ -401,6 +363,15 @@ BEAM_STEP = Exercise(
         "tokens and parents change places": (
             _beam_step(change=lambda new, parent, token: (new, token, parent))
         ),
+        "divides by the number of beginnings; a row of log_p has as many as the vocabulary": (
+            _beam_step(
+                change=lambda new, parent, token: (
+                    new,
+                    (4 * parent + token) // 3,
+                    (4 * parent + token) % 3,
+                )
+            )
+        ),
         "numbers the tokens through all beginnings: take the remainder by the vocabulary": (
             _beam_step(change=lambda new, parent, token: (new, parent, 4 * parent + token))
         ),
@@ -408,22 +379,6 @@ BEAM_STEP = Exercise(
     _beam_step_cases,
     _run_beam_step,
 )
-
-
-def check_beam_step(beam_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Check ``beam_step(total, log_p)`` of chapter 09: new totals, parents and tokens, best first.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def beam_step(total, log_p):
-        ...     new, index = (total[:, None] + log_p).flatten().topk(len(total))
-        ...     return new, index // log_p.shape[1], index % log_p.shape[1]
-        >>> check_beam_step(beam_step)
-        ✓ beam_step is correct
-    """
-    BEAM_STEP.check(beam_step)
 
 
 def check_causes(causes: Mapping[str, str]) -> None:
@@ -438,10 +393,11 @@ def check_causes(causes: Mapping[str, str]) -> None:
         book.exercises.mistakes.MistakeError: causes: 1 of 5 are correct. A, "not shifted":
         it would copy all that it reads, and this patient copies little
     """
-    if set(causes) != set(PATIENTS):
-        raise MistakeError(f"causes: one for each of A, B, C, D and E, got {sorted(causes)}")
+    if not isinstance(causes, Mapping) or set(causes) != set(PATIENTS):
+        given = list(causes) if isinstance(causes, Mapping) else kind(causes)
+        raise MistakeError(f"causes: one for each of A, B, C, D and E, got {given}")
     for cause in causes.values():
-        if cause not in HINTS:
+        if cause not in tuple(HINTS):
             raise MistakeError(f"causes: {cause!r} is none of {', '.join(map(repr, HINTS))}")
     wrong = [patient for patient in PATIENTS if causes[patient] != PATIENTS[patient]]
     if wrong:
@@ -452,14 +408,3 @@ def check_causes(causes: Mapping[str, str]) -> None:
             f"{hint if isinstance(hint, str) else hint[patient]}"
         )
     passed("causes")
-
-
-def _tensors(name: str, results: object, n: int) -> tuple[Tensor, ...]:
-    """What a function returns, if it is so many tensors."""
-    if (
-        isinstance(results, tuple | list)
-        and len(results) == n
-        and all(isinstance(each, Tensor) for each in results)
-    ):
-        return tuple(results)
-    raise MistakeError(f"{name} must return {n} tensors, got {type(results).__name__}")

@@ -1,7 +1,6 @@
 """Exercises of chapter 10."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnbook.attention import scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError, passed, same
+from book.exercises.mistakes import Exercise, Function, MistakeError, kind, same
 
 
 def _unigram_loss_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
@@ -53,8 +52,9 @@ def _unigram_loss(training: Tensor, held_out: Tensor, vocab_size: int, **how: Fu
     return -_frequencies(training, vocab_size, **how).log()[held_out].mean()
 
 
-UNIGRAM_LOSS = Exercise(
+check_unigram_loss = Exercise(
     "unigram_loss",
+    "Check ``unigram_loss(training, held_out, vocab_size)`` of chapter 10, in nats per token.",
     _unigram_loss,
     {
         "counts the held-out part; count the training part": lambda t, h, n: _unigram_loss(h, h, n),
@@ -108,22 +108,6 @@ UNIGRAM_LOSS = Exercise(
 )
 
 
-def check_unigram_loss(unigram_loss: Callable[[Tensor, Tensor, int], Tensor | float]) -> None:
-    """Check ``unigram_loss(training, held_out, vocab_size)`` of chapter 10, in nats per token.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def unigram_loss(training, held_out, vocab_size):
-        ...     counts = torch.bincount(training, minlength=vocab_size) + 1
-        ...     return -(counts / counts.sum()).log()[held_out].mean()
-        >>> check_unigram_loss(unigram_loss)
-        ✓ unigram_loss is correct
-    """
-    UNIGRAM_LOSS.check(unigram_loss)
-
-
 BATCHES = [(2.5, 640), (3.75, 16), (2.25, 512), (4.5, 40)]
 
 
@@ -135,8 +119,9 @@ def _mean_loss(batches: list[tuple[float, int]], weight: Function = lambda n: n)
     return _sum(batches, lambda loss, n: loss * weight(n)) / _sum(batches, lambda _, n: weight(n))
 
 
-MEAN_LOSS = Exercise(
+check_mean_loss = Exercise(
     "mean_loss",
+    "Check ``mean_loss(batches)`` of chapter 10: the loss per target of all batches.",
     _mean_loss,
     {
         "is the mean of the means: a target of a small batch weighs more than another": (
@@ -166,21 +151,6 @@ MEAN_LOSS = Exercise(
 )
 
 
-def check_mean_loss(mean_loss: Callable[[list[tuple[float, int]]], Tensor | float]) -> None:
-    """Check ``mean_loss(batches)`` of chapter 10: the loss per target of all batches.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def mean_loss(batches):
-        ...     return sum(loss * n for loss, n in batches) / sum(n for _, n in batches)
-        >>> check_mean_loss(mean_loss)
-        ✓ mean_loss is correct
-    """
-    MEAN_LOSS.check(mean_loss)
-
-
 def _positions_cases() -> dict[str, tuple[Tensor]]:
     padding = torch.tensor([(0, 0), (2, 0), (0, 3), (1, 2), (4, 0)])  # before and after the tokens
     before, after = padding[..., None].unbind(1)  # each (batch, 1)
@@ -191,7 +161,7 @@ def _positions_cases() -> dict[str, tuple[Tensor]]:
 def _at_real(positions: Function, real: Tensor) -> object:
     """What real tokens get, if it is a table of integers; what padding gets does not matter."""
     result = positions(real.clone())
-    if not isinstance(result, Tensor) or result.dtype == torch.bool:
+    if not isinstance(result, Tensor) or result.dtype == torch.bool or result.is_complex():
         return result
     if result.is_floating_point():
         raise MistakeError(f"positions: they are integers, got {result.dtype}")
@@ -206,12 +176,27 @@ def _at_real(positions: Function, real: Tensor) -> object:
     return result.masked_fill(~real, 0).double() if result.shape == real.shape else result
 
 
+def _not_negative(positions: Function) -> None:
+    for (real,) in _positions_cases().values():
+        result = positions(real)
+        if result.dtype == torch.uint8:
+            result = result.view(torch.int8)  # −1 was 255
+        lowest = int(result.min())
+        if lowest < 0:
+            raise MistakeError(
+                f"positions: padding gets {lowest}; a table of positions has no such row, so give "
+                "it any position from 0 on"
+            )
+
+
 def _without_padding(real: Tensor) -> Tensor:
     return torch.arange(real.shape[1]) - (~real).sum(1, keepdim=True)
 
 
-POSITIONS = Exercise(
+check_positions = Exercise(
     "positions",
+    "Check ``positions(real)`` of chapter 10: 0 at each row's first real token, then counted on. "
+    "What padding gets does not matter, unless it is negative.",
     lambda real: (real.cumsum(1) - 1).clamp(min=0),
     {
         "counts padding, too: with padding on the left, the first real token is not at 0": (
@@ -237,30 +222,8 @@ POSITIONS = Exercise(
     },
     _positions_cases,
     _at_real,
+    also=_not_negative,
 )
-
-
-def check_positions(positions: Callable[[Tensor], Tensor]) -> None:
-    """Check ``positions(real)`` of chapter 10: 0 at each row's first real token, then counted on.
-
-    What padding gets does not matter, unless it is negative.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_positions(lambda real: (real.cumsum(1) - 1).clamp(min=0))
-        ✓ positions is correct
-    """
-    POSITIONS.examine(positions)
-    for (real,) in _positions_cases().values():
-        lowest = int(positions(real).min())
-        if lowest < 0:
-            raise MistakeError(
-                f"positions: padding gets {lowest}; a table of positions has no such row, so give "
-                "it any position from 0 on"
-            )
-    passed("positions")
 
 
 def _top_p_cases() -> dict[str, tuple[Tensor, float]]:
@@ -278,9 +241,11 @@ def _top_p_cases() -> dict[str, tuple[Tensor, float]]:
 
 def _run_top_p(top_p: Function, logits: Tensor, p: float) -> object:
     result = top_p(logits, p)
-    if isinstance(result, Tensor) and ((result < -1e3) & result.isfinite()).any():
+    if not isinstance(result, Tensor) or result.is_complex():
+        return result
+    if ((result < -1e3) & result.isfinite()).any():
         raise MistakeError("top_p: gives the others a large negative number; −inf is asked for")
-    return 1.0 * result if isinstance(result, Tensor) and result.dtype == torch.bool else result
+    return 1.0 * result if result.dtype == torch.bool else result
 
 
 def _kept(amounts: Tensor, p: float, *, descending: bool = True) -> Tensor:
@@ -312,8 +277,9 @@ def _by_rank(logits: Tensor, p: float) -> Tensor:
     return torch.arange(logits.shape[1]) < _kept(logits.softmax(1), p).sum(1, keepdim=True)
 
 
-TOP_P = Exercise(
+check_top_p = Exercise(
     "top_p",
+    "Check ``top_p(logits, p)`` of chapter 10: −inf for all but the likeliest tokens.",
     _top_p,
     {
         "keeps no token; the likeliest is always kept": lambda x, p: _top_p(x, p if p > 0.1 else 0),
@@ -373,23 +339,6 @@ TOP_P = Exercise(
 )
 
 
-def check_top_p(top_p: Callable[[Tensor, float], Tensor]) -> None:
-    """Check ``top_p(logits, p)`` of chapter 10: −inf for all but the likeliest tokens.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def top_p(logits, p):
-        ...     ordered, order = logits.softmax(-1).sort(descending=True)
-        ...     beyond = ordered.cumsum(-1) - ordered >= p
-        ...     return logits.masked_fill(beyond.gather(1, order.argsort(-1)), -torch.inf)
-        >>> check_top_p(top_p)
-        ✓ top_p is correct
-    """
-    TOP_P.check(top_p)
-
-
 def _step_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
     # First all widths are alike, so that mistakes with shapes come through and can be named; then
@@ -422,7 +371,7 @@ def _one_by_one(step: Function, x: Tensor, *weights: Tensor) -> tuple[Tensor, li
                 f"step: token {t}, with {len(cache)} in the cache, raises an error: {error}{hint}"
             ) from error
         if not isinstance(result, Tensor):
-            raise MistakeError(f"step must return a tensor, got {type(result).__name__}")
+            raise MistakeError(f"step must return a tensor, got {kind(result)}")
         if result.shape != (d_value,):
             all_rows = result.shape == (t + 1, d_value) and t > 0
             raise MistakeError(
@@ -471,8 +420,16 @@ def _run_step_cache(
                 f"step: the cache holds pairs (key, value), got {len(entry)} things"
                 + (": the query among them, which no later token needs" if query else "")
             )
-    columns = {"the cache's keys": 0, "the cache's values": 1}
-    return {part: torch.stack([pair[i].flatten() for pair in cache]) for part, i in columns.items()}
+    columns = {}
+    for i, (one, weight) in enumerate((("key", W_K), ("value", W_V))):
+        for pair in cache:
+            if not isinstance(pair[i], Tensor) or pair[i].numel() != weight.shape[1]:
+                raise MistakeError(
+                    f"step: a {one} in the cache should have shape ({weight.shape[1]},), got "
+                    f"{kind(pair[i])}"
+                )
+        columns[f"the cache's {one}s"] = torch.stack([pair[i].flatten() for pair in cache])
+    return columns
 
 
 def _step(
@@ -495,8 +452,31 @@ def _step(
     return step
 
 
-STEP = Exercise(
+STEP_CACHE = Exercise(
     "step",
+    "Check the cache of a ``step`` whose outputs are correct.",
+    _step(),
+    {
+        "the pair is (key, value), got (value, key)": _step(
+            lambda x, W_Q, W_K, W_V: (x @ W_V, x @ W_K),
+            read=lambda key, value, W_K, W_V: (value, key),
+        ),
+        "caches x where the key should be: it would be multiplied anew at each step": _step(
+            lambda x, W_Q, W_K, W_V: (x, x @ W_V),
+            read=lambda key, value, W_K, W_V: (key @ W_K, value),
+        ),
+        "caches x where the value should be: it would be multiplied anew at each step": _step(
+            lambda x, W_Q, W_K, W_V: (x @ W_K, x),
+            read=lambda key, value, W_K, W_V: (key, value @ W_V),
+        ),
+    },
+    _step_cases,
+    _run_step_cache,
+)
+
+check_step = Exercise(
+    "step",
+    "Check ``step(x, cache, W_Q, W_K, W_V)`` of chapter 10: one token attends, with a cache.",
     _step(),
     {
         "attends to the new token alone: the weights are over all keys in the cache": (
@@ -538,45 +518,5 @@ STEP = Exercise(
     },
     _step_cases,
     _run_step,
+    also=STEP_CACHE.examine,
 )
-
-STEP_CACHE = Exercise(  # of a step that has the right outputs
-    "step",
-    _step(),
-    {
-        "the pair is (key, value), got (value, key)": _step(
-            lambda x, W_Q, W_K, W_V: (x @ W_V, x @ W_K),
-            read=lambda key, value, W_K, W_V: (value, key),
-        ),
-        "caches x where the key should be: it would be multiplied anew at each step": _step(
-            lambda x, W_Q, W_K, W_V: (x, x @ W_V),
-            read=lambda key, value, W_K, W_V: (key @ W_K, value),
-        ),
-        "caches x where the value should be: it would be multiplied anew at each step": _step(
-            lambda x, W_Q, W_K, W_V: (x @ W_K, x),
-            read=lambda key, value, W_K, W_V: (key, value @ W_V),
-        ),
-    },
-    _step_cases,
-    _run_step_cache,
-)
-
-
-def check_step(
-    step: Callable[[Tensor, list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor], Tensor],
-) -> None:
-    """Check ``step(x, cache, W_Q, W_K, W_V)`` of chapter 10: one token attends, with a cache.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def step(x, cache, W_Q, W_K, W_V):
-        ...     cache.append((x @ W_K, x @ W_V))
-        ...     key, value = map(torch.stack, zip(*cache))
-        ...     return (key @ (x @ W_Q) / W_K.shape[1] ** 0.5).softmax(0) @ value
-        >>> check_step(step)
-        ✓ step is correct
-    """
-    STEP.examine(step)
-    STEP_CACHE.check(step)

@@ -1,7 +1,5 @@
 """Exercises of chapter 11."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
@@ -24,6 +22,13 @@ def _every_query(weights: Tensor, ids: Tensor, after: int) -> Tensor:
     return (weights * places).sum(-1).mean()
 
 
+def _last_alone(weights: Tensor, ids: Tensor, after: int) -> Tensor:
+    same = _same(ids)
+    last = same & (same.flip(-1).cumsum(-1).flip(-1) == 1)
+    places = F.pad(last, (after, 0))[..., : ids.shape[1]]
+    return (weights * places).sum(-1)[same.any(-1)].mean()
+
+
 def _before(weights: Tensor, ids: Tensor, after: int) -> Tensor:
     same = _same(ids)
     places = F.pad(same, (0, after))[..., after:]
@@ -38,12 +43,14 @@ def _lookups() -> dict[str, tuple[Tensor, Tensor, int]]:
     return {f"{after} after": (weights, ids, after) for after in (1, 3)}
 
 
-LOOKUP_SCORE = Exercise(
+check_lookup_score = Exercise(
     "lookup_score",
+    "Check ``lookup_score(weights, ids, after)`` of chapter 11.",
     _lookup_score,
     {
         "is the mean over all queries; only those count whose word stood before": _every_query,
         "looks before the earlier places and not after them": _before,
+        "looks after the last earlier place alone; there may be several": _last_alone,
         "looks at the earlier places themselves": (
             lambda weights, ids, after: _lookup_score(weights, ids, 0)
         ),
@@ -53,23 +60,6 @@ LOOKUP_SCORE = Exercise(
     },
     _lookups,
 )
-
-
-def check_lookup_score(lookup_score: Callable[[Tensor, Tensor, int], Tensor]) -> None:
-    """Check ``lookup_score(weights, ids, after)`` of chapter 11.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def lookup_score(weights, ids, after):
-        ...     same = (ids[:, :, None] == ids[:, None]).tril(-1)
-        ...     places = torch.nn.functional.pad(same, (after, 0))[..., : ids.shape[1]]
-        ...     return (weights * places).sum(-1)[same.any(-1)].mean()
-        >>> check_lookup_score(lookup_score)
-        ✓ lookup_score is correct
-    """
-    LOOKUP_SCORE.check(lookup_score)
 
 
 def _written(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
@@ -86,8 +76,9 @@ def _writings() -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     return {"3 queries, 5 keys": (weights.softmax(-1), values, output)}
 
 
-WRITTEN = Exercise(
+check_written = Exercise(
     "written",
+    "Check ``written(weights, values, output)`` of chapter 11.",
     _written,
     {
         "leaves W_O out: a value's size before it": (
@@ -108,16 +99,3 @@ WRITTEN = Exercise(
     },
     _writings,
 )
-
-
-def check_written(written: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Check ``written(weights, values, output)`` of chapter 11.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_written(lambda weights, values, output: weights * (values @ output).norm(dim=-1))
-        ✓ written is correct
-    """
-    WRITTEN.check(written)

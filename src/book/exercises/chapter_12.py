@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnbook.attention import scaled_dot_product_attention
 from attnbook.doctor import diagnose
 from attnbook.positions import alibi_bias, sinusoidal_positions
-from book.exercises.mistakes import MistakeError, compare, passed
+from book.exercises.mistakes import MistakeError, compare, kind, passed
 
 Parameters = dict[str, Tensor]
 D_MODEL, N_HEADS, N_IDS = 32, 4, 30
@@ -141,7 +141,15 @@ def check_repaired_mask(Layer: type[nn.Module]) -> None:
         (padded, torch.arange(SHAPES[1][1]) < lengths),
     ]
     mask = {"argument": "real", "shape": "bk", "true": "attend"}
-    _check("repaired_mask", Layer, meant, examples, n_heads=N_HEADS, mask=mask)
+    module = _check("repaired_mask", Layer, meant, examples, n_heads=N_HEADS, mask=mask)
+    with torch.no_grad():
+        large = 20 * padded, examples[1][1]  # logits of some hundreds
+        right = meant(dict(module.named_parameters()), *large)
+        if not torch.allclose(module(*large).to(right), right, rtol=0, atol=1e-2):
+            raise MistakeError(
+                "repaired_mask: correct for small inputs; in large ones logits may be smaller than "
+                "what masks padding: -inf"
+            )
     passed("repaired_mask")
 
 
@@ -153,6 +161,8 @@ def _check(
     **claims: Any,
 ) -> nn.Module:
     """Ask the doctor about the first example; compare with what is meant on all; the module."""
+    if not (isinstance(module_class, type) and issubclass(module_class, nn.Module)):
+        raise MistakeError(f"{name}: give the class of the module, got {kind(module_class)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = module_class().eval()

@@ -1,11 +1,9 @@
 """Exercises of chapter 13."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator, Tensor
 
-from book.exercises.mistakes import Exercise
+from book.exercises.mistakes import Exercise, parts
 
 Part = tuple[Tensor, Tensor, Tensor]
 
@@ -59,8 +57,9 @@ def _divided(first: Part, second: Part) -> Part:
     return m, total, o / total[:, None]
 
 
-MERGED = Exercise(
+check_merged = Exercise(
     "merged",
+    "Check ``merged(first, second)`` of chapter 13.",
     _merged,
     {
         "adds sums that are relative to two different m": _unscaled,
@@ -69,26 +68,10 @@ MERGED = Exercise(
         "divides o already; that is done once, at the end": _divided,
     },
     _halves,
-    run=lambda merged, first, second: dict(zip("mlo", merged(first, second), strict=True)),
+    run=lambda merged, *given: dict(
+        zip("mlo", parts("merged", merged(*given), 3, "three tensors, (m, l, o)"), strict=True)
+    ),
 )
-
-
-def check_merged(merged: Callable[[Part, Part], Part]) -> None:
-    """Check ``merged(first, second)`` of chapter 13.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> def merged(first, second):
-        ...     m = torch.maximum(first[0], second[0])
-        ...     a, b = (first[0] - m).exp(), (second[0] - m).exp()
-        ...     l = a * first[1] + b * second[1]
-        ...     return m, l, a[:, None] * first[2] + b[:, None] * second[2]
-        >>> check_merged(merged)
-        ✓ merged is correct
-    """
-    MERGED.check(merged)
 
 
 def _longest(
@@ -97,8 +80,9 @@ def _longest(
     return n_bytes // (2 * n_layers * n_kv_heads * d_head * batch * itemsize)
 
 
-LONGEST = Exercise(
+check_longest = Exercise(
     "longest",
+    "Check ``longest(n_bytes, n_layers, n_kv_heads, d_head, batch, itemsize)`` of chapter 13.",
     _longest,
     {
         "counts keys and no values": lambda n, *sizes: _longest(2 * n, *sizes),
@@ -109,24 +93,14 @@ LONGEST = Exercise(
         "counts numbers and not bytes": lambda n, layers, heads, d_head, batch, itemsize: _longest(
             n, layers, heads, d_head, batch, 1
         ),
+        "leaves one byte free: a cache of exactly n_bytes fits": (
+            lambda n, *sizes: _longest(n - 1, *sizes)
+        ),
         "rounds up: the last token does not fit": lambda n, *sizes: _longest(n, *sizes) + 1,
     },
     lambda: {
-        "a small model": (1_000_000, 3, 2, 16, 5, 4),
-        "a large one": (17_000_000_000, 32, 8, 128, 8, 2),
+        "a small model": (1_002_000, 3, 2, 16, 5, 4),  # 260.9 tokens
+        "a large one": (17_000_000_000, 32, 8, 128, 8, 2),  # 16,212.5
+        "a cache that is full": (7_680_000, 3, 2, 16, 5, 4),  # 2,000
     },
 )
-
-
-def check_longest(longest: Callable[..., int]) -> None:
-    """Check ``longest(n_bytes, n_layers, n_kv_heads, d_head, batch, itemsize)`` of chapter 13.
-
-    Raises:
-        MistakeError: names what the function does instead.
-
-    Example:
-        >>> check_longest(lambda n, layers, heads, d, batch, size: n // (
-        ...     2 * layers * heads * d * batch * size))
-        ✓ longest is correct
-    """
-    LONGEST.check(longest)

@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,12 +28,13 @@ class MistakeError(AssertionError):
         return [f"✗ {self}"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Exercise:
-    """A function to write, and what readers write instead.
+    """A function to write, and what readers write instead; called with a reader's, it checks it.
 
     Attributes:
         name: The function's name in messages.
+        doc: What the check says of itself.
         correct: A function that does what is asked.
         mistakes: For each message, a function that does what the message says. The first one that
             gives the reader's result is named.
@@ -40,49 +43,54 @@ class Exercise:
             of them by name. It may raise a ``MistakeError`` itself.
         hint: If given, an error in the reader's function is shown as a mistake, with this hint.
         tolerance: How far numbers may be apart, relative to their size.
+        also: Is called with a function that is correct in all cases, and may raise, too.
     """
 
     name: str
+    doc: InitVar[str]
     correct: Function
     mistakes: Mapping[str, Function]
     cases: Callable[[], Mapping[str, tuple[Any, ...]]]
     run: Function = lambda function, *arguments: function(*arguments)
     hint: str | None = None
     tolerance: float = 1e-6
+    also: Callable[[Function], None] = lambda function: None
 
-    def check(self, function: Function) -> None:
+    def __post_init__(self, doc: str) -> None:
+        self.__name__, self.__doc__ = f"check_{self.name}", doc
+
+    def __call__(self, function: Function) -> None:
         """Say that the function is correct, or raise a ``MistakeError``."""
+        if not callable(function):
+            raise MistakeError(f"{self.name}: give the function itself, got {kind(function)}")
         self.examine(function)
+        self.also(function)
         passed(self.name)
 
     def examine(self, function: Function) -> None:
         """Raise a ``MistakeError`` that names the mistake, unless the function is correct."""
         for case, arguments in self.cases().items():
             try:
-                results = self.results(function, arguments)
-            except (RuntimeError, ValueError) as error:
+                result = self.run(function, *deepcopy(arguments))
+            except (IndexError, RuntimeError, ValueError) as error:
                 if self.hint is None:
                     raise
                 message = f"{self.name}: {case}, raises an error: {error}{self.hint}"
                 raise MistakeError(message) from None
-            self.compare(results, case, arguments)
+            self.compare(result, case, arguments)
 
-    def results(self, function: Function, arguments: tuple[Any, ...]) -> dict[str, object]:
-        """What is compared, by name, and without one where there is only one."""
-        results = self.run(function, *deepcopy(arguments))
-        return results if isinstance(results, dict) else {"": results}
-
-    def compare(self, results: Mapping[str, object], case: str, arguments: tuple[Any, ...]) -> None:
-        """Raise a ``MistakeError`` unless results are those of the correct function."""
-        for part, right in self.results(self.correct, arguments).items():
+    def compare(self, result: Any, case: str, arguments: tuple[Any, ...]) -> None:
+        """Raise a ``MistakeError`` unless the result is that of the correct function."""
+        right = self.run(self.correct, *deepcopy(arguments))
+        for part in right if isinstance(right, dict) else ("",):
+            ours, theirs = _part(result, part), _part(right, part)
             wrong = self._mistaken(part, arguments)
-            result, right = _number(results[part]), _number(right)
-            compare(self.name, result, right, wrong, case, part, self.tolerance)
+            compare(self.name, ours, theirs, wrong, case, part, self.tolerance)
 
     def _mistaken(self, part: str, arguments: tuple[Any, ...]) -> Iterator[tuple[str, Tensor]]:
         for mistake, function in self.mistakes.items():
             with suppress(Exception):  # some make no sense in this case: shapes do not fit
-                yield mistake, _number(self.results(function, arguments)[part])
+                yield mistake, _part(self.run(function, *deepcopy(arguments)), part)
 
 
 def compare(
@@ -96,8 +104,9 @@ def compare(
 ) -> None:
     """Raise a ``MistakeError`` that names the mistake, unless the result is correct."""
     if not isinstance(result, Tensor):
-        kind = "tensor" if right.ndim else "number"
-        raise MistakeError(f"{name} must return a {kind}, got {type(result).__name__}")
+        must = f"{name}: {part} must be" if part else f"{name} must return"
+        expected = "tensor" if right.ndim else "number"
+        raise MistakeError(f"{must} a {expected}, got {kind(result)}")
     if result.is_complex() or result.dtype == torch.bool:
         raise MistakeError(f"{name} must return real numbers, got {result.dtype}")
     if same(result, right, tolerance):
@@ -135,6 +144,37 @@ def passed(name: str) -> None:
     print(f"✓ {name} is correct")
 
 
-def _number(result: Any) -> Any:
-    """A Python number as a tensor."""
-    return torch.tensor(result, dtype=torch.float64) if isinstance(result, int | float) else result
+def parts(name: str, result: object, n: int, expected: str) -> list[Any]:
+    """What a function returns, if it is so many, in a tuple, a list, a tensor or an array."""
+    stacked = isinstance(result, Tensor | np.ndarray) and result.ndim > 0
+    several = list(result) if stacked else result  # type: ignore[call-overload]
+    if not isinstance(several, tuple | list) or len(several) != n:
+        raise MistakeError(f"{name} must return {expected}, got {kind(result)}")
+    return list(several)
+
+
+def tensors(name: str, result: object, n: int) -> list[Tensor]:
+    """What a function returns, if it is so many tensors."""
+    several = parts(name, result, n, f"{n} tensors")
+    if isinstance(result, Tensor) or not all(isinstance(each, Tensor) for each in several):
+        raise MistakeError(f"{name} must return {n} tensors, got {kind(result)}")
+    return several
+
+
+def kind(thing: object) -> str:
+    """What a thing is, in a few words."""
+    name = type(thing).__name__
+    if isinstance(thing, Tensor | np.ndarray):
+        return f"{name} of shape {tuple(thing.shape)}"
+    if isinstance(thing, tuple | list):
+        kinds = dict.fromkeys(type(each).__name__ for each in thing)
+        return f"{name} of {len(thing)} ({', '.join(kinds)})" if thing else f"empty {name}"
+    return name
+
+
+def _part(result: Any, part: str) -> Any:
+    """One of several by its name, or the only one; a number as a tensor."""
+    one = result[part] if part else result
+    if isinstance(one, np.ndarray) and not one.ndim:
+        one = one.item()
+    return torch.tensor(float(one), dtype=torch.float64) if isinstance(one, Real) else one

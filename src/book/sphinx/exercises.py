@@ -1,15 +1,21 @@
-"""``{exercise-index}``: all exercises of the book, by chapter, with kind, level and minutes."""
+"""``{exercise-index}``: all exercises of the book, by chapter, with kind, level and minutes.
+
+And what ``automodule`` needs to see that a check is a function.
+"""
 
 import re
 from html import escape
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext.autodoc import FunctionDocumenter
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx_exercise.nodes import exercise_subtitle, is_exercise_node
 
+from book.exercises.mistakes import Exercise
 from book.sphinx.pages import raw
 
 logger = logging.getLogger(__name__)
@@ -94,8 +100,22 @@ def rewrite(app: Sphinx, env: BuildEnvironment) -> list[str]:
     return [page for page, meta in env.metadata.items() if "exercise-index" in meta]
 
 
+class CheckDocumenter(FunctionDocumenter):
+    """An ``Exercise`` is called as a function is, and has words of its own."""
+
+    objtype = "check"
+    directivetype = "function"
+
+    @classmethod
+    def can_document_member(cls, member: Any, membername: str, isattr: bool, parent: Any) -> bool:
+        """Exercises alone."""
+        return isinstance(member, Exercise)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.add_autodocumenter(CheckDocumenter)
     app.add_node(index_node)
     app.add_directive("exercise-index", ExerciseIndex)
     app.connect("doctree-read", note)

@@ -2,6 +2,9 @@
 
 import math
 
+import numpy as np
+import torch
+
 from book.exercises import chapter_01
 
 
@@ -9,7 +12,17 @@ def embed(ids, table, scaled):
     return table[ids] * (math.sqrt(table.shape[1]) if scaled else 1)
 
 
-RIGHT = [("content_share", lambda *given: chapter_01.CONTENT_SHARE.correct(*given).item())]
+share, rates = chapter_01.check_content_share.correct, chapter_01.check_matching_rates.correct
+
+RIGHT = [
+    ("content_share", lambda *given: share(*given).item()),
+    ("content_share", lambda *given: share(*given).numpy()),
+    ("content_share", lambda *given: share(*given).numpy()[()]),
+    ("matching_rates", lambda *given: list(rates(*given))),
+    ("matching_rates", lambda *given: torch.tensor(rates(*given))),
+    ("matching_rates", lambda *given: np.array(rates(*given))),
+    ("matching_rates", lambda *given: np.array(rates(*given), np.float32)),
+]
 
 MISTAKES = [
     ("embed", lambda *given: embed(*given)[0], "expected shape"),
@@ -21,5 +34,10 @@ MISTAKES = [
     ("content_share", lambda *given: 3.0, "6 keys, it should be"),
     ("content_share", lambda *given: None, "must return a number, got NoneType"),
     ("matching_rates", lambda d, rate: (7.0, d * rate), "Adam's rate should be 2, got 7"),
-    ("matching_rates", lambda d, rate: d**0.5 * rate, "must return"),
+    ("matching_rates", lambda d, rate: d**0.5 * rate, "must return .*Adam's rate.* got float"),
+    ("matching_rates", lambda d, rate: [1.0, 2.0, 3.0], r"got list of 3 \(float\)"),
+    ("matching_rates", lambda d, rate: ("a", "b"), "Adam's rate must be a number, got str"),
+    ("embed", lambda ids, table, scaled: table[ids] * (2 if scaled else 1), "should be"),
+    ("embed", lambda ids, table, scaled: table[ids] * (len(ids) if scaled else 1), "should be"),
+    ("embed", lambda *given: {"": embed(*given)}, "must return a tensor, got dict"),
 ]

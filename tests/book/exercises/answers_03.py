@@ -2,10 +2,16 @@
 
 import torch
 
-from book.exercises.chapter_03 import CROSS_HEAD, PROJECT, UNPACK, WHITENED
+from book.exercises.chapter_03 import (
+    check_cross_head,
+    check_fewer_biases,
+    check_project,
+    check_unpack,
+    check_whitened,
+)
 
 project, unpack, cross_head, whitened = (
-    exercise.correct for exercise in (PROJECT, UNPACK, CROSS_HEAD, WHITENED)
+    exercise.correct for exercise in (check_project, check_unpack, check_cross_head, check_whitened)
 )
 
 
@@ -18,7 +24,10 @@ def by_inverse(w_q, w_k):
 
 RIGHT = [
     ("unpack", lambda packed: packed.unflatten(0, (3, -1)).mT.unbind()),
+    ("unpack", lambda packed: torch.stack(unpack(packed))),
+    ("fewer_biases", lambda *given: list(check_fewer_biases.correct(*given))),
     ("whitened", by_inverse),
+    ("whitened", lambda *given: torch.stack(by_inverse(*given))),
 ]
 
 MISTAKES = [
@@ -49,6 +58,7 @@ MISTAKES = [
     ("whitened", lambda q, k: (q, torch.eye(len(k)).double()[:, : k.shape[1]]), "another space"),
     ("whitened", lambda q, k: (q.T, whitened(q, k)[1]), "the new W_Q should have shape"),
     ("whitened", lambda q, k: (q, None), "got NoneType"),
+    ("whitened", lambda q, k: (q.float(), k.float()), "W_Q in torch.float64, got torch.float32"),
     ("whitened", lambda q, k: q, "must return two"),
     ("whitened", lambda q, k: (q, by_inverse(q, k)[1]), "W_Q is what it was"),
 ]

@@ -32,16 +32,43 @@ def edge_attention(query, key, value, edges, *, shift="target"):
     return torch.zeros_like(value).index_add(0, target, weight[:, None] * value[source])
 
 
+def finite(value):
+    return lambda s, m: s.masked_fill(~m, value).softmax(-1) * m.any(-1, keepdim=True)
+
+
+def as_many_as_targets(query, key, value, edges):
+    """A node after the last target gets no row."""
+    return edge_attention(query, key, value, edges)[: edges[:, 0].max() + 1]
+
+
 def nan_without_edges(query, key, value, edges):
     mask = torch.zeros(len(query), len(key), dtype=torch.bool)
     mask[edges[:, 0], edges[:, 1]] = True
     return plain(query @ key.T / query.shape[-1] ** 0.5, mask) @ value
 
 
-RIGHT = [("masked_weights", masked_in_place), ("edge_attention", edge_attention)]
+RIGHT = [
+    ("masked_weights", masked_in_place),
+    ("masked_weights", finite(-1e9)),
+    ("edge_attention", edge_attention),
+]
 
 MISTAKES = [
+    (
+        "scaled_weights",
+        lambda q, k: (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1),
+        "raises an error: .*from the end",
+    ),
+    ("scaled_weights", lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(2), "from the end"),
+    ("edge_attention", as_many_as_targets, "expected shape"),
     ("masked_weights", lambda s, m: attention_weights(s, ~m), "turned round"),
+    *(("masked_weights", finite(value), "logits of size 100") for value in (-90, -100)),
+    *(("masked_weights", finite(value), "become a finite number") for value in (-30, -50)),
+    (
+        "masked_weights",
+        lambda s, m: (s - 30.0 * ~m).softmax(-1) * m.any(-1, keepdim=True),
+        "become a finite number",
+    ),
     ("masked_weights", plain, "is NaN: the softmax of nothing"),
     (
         "masked_weights",
@@ -52,5 +79,10 @@ MISTAKES = [
     ("edge_attention", nan_without_edges, "is NaN; it gets zeros"),
     ("edge_attention", lambda *a: edge_attention(*a, shift=None), "wrong for large ones"),
     ("edge_attention", lambda *a: edge_attention(*a, shift="all"), "wrong for large ones"),
+    (
+        "edge_attention",
+        lambda *a: edge_attention(*a, shift="all").nan_to_num(0.0),
+        "wrong for large ones",
+    ),
     ("edge_attention", lambda *a: 3 * edge_attention(*a), "should be"),
 ]

@@ -1,13 +1,13 @@
 """What chapter 06's checks say beside naming typical mistakes, and other right answers."""
 
 from book.exercises.chapter_06 import (
-    ATTENTION_BACKWARD,
-    LAYER_NORM_BACKWARD,
-    SOFTMAX_BACKWARD,
-    TIED_GRADIENT,
+    check_attention_backward,
+    check_layer_norm_backward,
+    check_softmax_backward,
+    check_tied_gradient,
 )
 
-softmax, attention = SOFTMAX_BACKWARD.correct, ATTENTION_BACKWARD.correct
+softmax, attention = check_softmax_backward.correct, check_attention_backward.correct
 
 
 def attention_in_place(gradient, query, key, value, weights):
@@ -32,6 +32,6 @@ MISTAKES = [
     ("attention_backward", lambda *given: [2 * each for each in attention(*given)], "query: at"),
     ("sum_groups", lambda g, n: g.reshape(n, -1, *g.shape[1:]).max(axis=1), "key: at"),
     ("layer_norm_backward", centre_in_place, "the part along x̂ is missing"),
-    ("layer_norm_backward", lambda *given: 2 * LAYER_NORM_BACKWARD.correct(*given), "x: at"),
-    ("tied_gradient", lambda *given: 2 * TIED_GRADIENT.correct(*given), "table: at"),
+    ("layer_norm_backward", lambda *given: 2 * check_layer_norm_backward.correct(*given), "x: at"),
+    ("tied_gradient", lambda *given: 2 * check_tied_gradient.correct(*given), "table: at"),
 ]

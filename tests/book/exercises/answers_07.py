@@ -34,6 +34,7 @@ MISTAKES = [
     ("per_head", lambda w, n: w.fill_(math.inf), "not finite"),
     ("per_head", one_head_only, "differ in size"),
     ("per_head", same_for_all, "the same numbers"),
+    ("per_head", lambda w, n: w.bernoulli_().sub_(0.5).mul_(2 * bound(w, n) / 3**0.5), "as likely"),
     ("per_head", lambda w, n: w.normal_(), "not uniform: some entries"),
     ("per_head", lambda w, n: w.uniform_(-1, 1), "should be 0.0603"),
 ]

@@ -1,17 +1,21 @@
 """What chapter 08's checks say beside naming typical mistakes."""
 
-from book.exercises.chapter_08 import SCALE_BRANCHES, TOKEN_COSINE
+from book.exercises.chapter_08 import check_scale_branches, check_token_cosine
 
 
 def columns(blocks):
-    SCALE_BRANCHES.correct(blocks)
+    check_scale_branches.correct(blocks)
     blocks[2].feed_forward.outer.weight.data[:, 0] = 1.0
 
 
-RIGHT = [("token_cosine", lambda x: TOKEN_COSINE.correct(x).item())]
+RIGHT = [("token_cosine", lambda x: check_token_cosine.correct(x).item())]
 
 MISTAKES = [
-    ("scale_branches", lambda blocks: SCALE_BRANCHES.correct(blocks[:1]), r"entry \(1, 3\) should"),
+    (
+        "scale_branches",
+        lambda blocks: check_scale_branches.correct(blocks[:1]),
+        r"entry \(1, 3\) should",
+    ),
     (
         "scale_branches",
         lambda blocks: [block.attention.output.weight / 10**0.5 for block in blocks],

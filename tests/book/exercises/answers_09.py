@@ -2,7 +2,7 @@
 
 import torch
 
-from book.exercises.chapter_09 import BEAM_STEP, EXACT_MATCH, THREE_MASKS
+from book.exercises.chapter_09 import check_beam_step, check_exact_match, check_three_masks
 
 CAUSES = {
     "A": "no causal mask",
@@ -12,7 +12,7 @@ CAUSES = {
     "E": "wrong start token",
 }
 
-match, step = EXACT_MATCH.correct, BEAM_STEP.correct
+match, step = check_exact_match.correct, check_beam_step.correct
 
 
 def end_not_read(y):
@@ -22,18 +22,20 @@ def end_not_read(y):
 def masks(encoder=lambda m: m, decoder=lambda m: m, cross=lambda m: m):
     def three_masks(*given):
         changes = encoder, decoder, cross
-        return [change(m) for change, m in zip(changes, THREE_MASKS.correct(*given), strict=True)]
+        return [
+            change(m) for change, m in zip(changes, check_three_masks.correct(*given), strict=True)
+        ]
 
     return three_masks
 
 
 def causal_alone(source, target, padding_id):
-    real, own, cross = THREE_MASKS.correct(source, target, padding_id)
+    real, own, cross = check_three_masks.correct(source, target, padding_id)
     return real, torch.ones(own.shape[-2:], dtype=torch.bool).tril(), cross
 
 
 def cross_from_target(source, target, padding_id):
-    real, own, _ = THREE_MASKS.correct(source, target, padding_id)
+    real, own, _ = check_three_masks.correct(source, target, padding_id)
     return real, own, (target != padding_id)[:, None, None]
 
 
@@ -54,6 +56,7 @@ def changed(change):
 
 
 RIGHT = [
+    ("beam_step", changed(lambda *each: list(each))),
     ("shift", end_not_read),
     ("three_masks", causal_alone),
     ("exact_match", lambda *given: match(*given).item()),
@@ -78,6 +81,8 @@ MISTAKES = [
     ("beam_step", changed(lambda new, i, j: (new, i)), "must return 3 tensors"),
     ("beam_step", changed(lambda new, i, j: (new[:2], i[:2], j[:2])), "should have shape"),
     ("beam_step", changed(lambda new, i, j: (new, i, j + 1)), "should be"),
+    ("beam_step", changed(lambda *each: [one.tolist() for one in each]), r"list of 3 \(list\)"),
+    ("beam_step", changed(lambda new, i, j: (new, i, j.double())), "tokens are integers"),
     ("causes", {"A": "not shifted"}, "one for each"),
     ("causes", CAUSES | {"A": "no mask"}, "'no mask' is none of"),
 ] + [

@@ -6,9 +6,9 @@ from collections import Counter
 import torch
 import torch.nn.functional as F
 
-from book.exercises.chapter_10 import POSITIONS, STEP, TOP_P
+from book.exercises.chapter_10 import check_positions, check_step, check_top_p
 
-positions, step, top_p = POSITIONS.correct, STEP.correct, TOP_P.correct
+positions, step, top_p = check_positions.correct, check_step.correct, check_top_p.correct
 
 
 def unigram(training, held_out, vocab_size):
@@ -134,6 +134,7 @@ RIGHT = [
     ("unigram_loss", unigram_by_hand),
     ("mean_loss", mean_loss_of_tensors),
     ("positions", counted_in_a_loop),
+    ("positions", lambda real: positions(real).to(torch.uint8)),
     ("positions", lambda real: (real.cumsum(1) - 1).masked_fill(~real, 1)),
     ("positions", lambda real: real.cumsum(1) - real.long()),
     ("positions", lambda real: (arange(real) - real.int().argmax(1, keepdim=True)).clamp(0)),
@@ -150,6 +151,7 @@ MISTAKES = [
     ("positions", lambda real: arange(real) * real, "counts padding, too"),
     ("positions", lambda real: real.cumsum(1) - 1, "padding gets -1"),
     ("positions", lambda real: arange(real) - real.int().argmax(1)[:, None], "padding gets -4"),
+    ("positions", lambda real: real.cumsum(1, dtype=torch.uint8) - 1, "padding gets -1"),
     ("positions", lambda real: real, "must return real numbers"),
     ("positions", lambda real: positions(real).double(), "are integers"),
     ("positions", lambda real: positions(real)[:, 1:], "expected shape"),
@@ -168,6 +170,8 @@ MISTAKES = [
     ("step", two_tensors, "2 entries; there is one pair"),
     ("step", keeps(lambda pair, x, w_q: [x]), "got one Tensor"),
     ("step", keeps(lambda pair, x, w_q: [(*pair, x @ w_q)]), "the query among them"),
+    ("step", keeps(lambda pair, x, w_q: [(None, pair[1])]), "a key .* should .*, got NoneType"),
+    ("step", keeps(lambda pair, x, w_q: [(pair[0], pair[1][:1])]), r"a value .* got .*\(1,\)"),
     ("step", keeps(lambda pair, x, w_q: [(*pair, 0 * x)]), "got 3 things$"),
     ("step", keeps(lambda pair, x, w_q: [(pair[0], 0 * pair[1])]), "of the cache's values should"),
     ("step", lambda x, *a: step(x, *a) if len(x) == 4 else from_the_left(x, *a), "x has shape"),

@@ -258,6 +258,11 @@ def masked(mask, name="attn_mask"):
     return type("Layer", (Layer,), {"masks": lambda self, blocked: {name: mask(blocked)}})
 
 
+def filled(value):
+    """Layer whose mask is this number and not −∞."""
+    return masked(lambda b: torch.zeros(b.shape).masked_fill(b, value).repeat_interleave(4, 0))
+
+
 class OutputsAlone(Layer):
     def forward(self, x, real):
         y, _ = self.attn(x, x, x)
@@ -286,6 +291,7 @@ RIGHT = [
     ("repaired_mask", masked(lambda b: b.repeat_interleave(4, 0))),
     ("repaired_mask", masked(lambda b: b[:, None].expand(-1, 4, -1, -1).flatten(0, 1))),
     ("repaired_mask", masked(lambda b: b.repeat(1, 4, 1).view(-1, *b.shape[1:]))),
+    ("repaired_mask", filled(-1e9)),
     ("repaired_mask", masked(lambda b: b[:, 0], "key_padding_mask")),
 ]
 
@@ -333,6 +339,7 @@ MISTAKES = [
         masked(lambda b: b.repeat_interleave(4, 0).to(torch.get_default_dtype())),
         DOCTOR,
     ),
+    *(("repaired_mask", filled(value), "correct for small inputs") for value in (-30, -100)),
     ("repaired_mask", OutputsAlone, DOCTOR),
     ("repaired_mask", WithoutSkip, OUTPUT),
 ]

@@ -4,7 +4,9 @@ import pkgutil
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from book import exercises
 from book.exercises import MistakeError
@@ -53,6 +55,38 @@ def test_a_typical_mistake_is_named(exercise, words):
 def test_another_mistake_is_described(name, function, words):
     with pytest.raises(MistakeError, match=words):
         getattr(exercises, f"check_{name}")(function)
+
+
+# No exercise asks for any of these.
+JUNK = [
+    *(None, {}, {"m": 1.0, "l": 2.0, "o": 3.0}, [], (), "none", 1j, np.array("a"), torch.zeros(0)),
+    {key: [] for key in "ABCDE"},
+    *([None] * n for n in (2, 3)),
+    *([[1.0, 2.0]] * n for n in (2, 3)),
+    *((torch.zeros(9),) * n for n in (1, 2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=[exercise.name for exercise in EXERCISES])
+def test_whatever_else_is_returned_is_a_mistake(exercise):
+    for junk in JUNK:
+        with pytest.raises(MistakeError):
+            getattr(exercises, f"check_{exercise.name}")(lambda *given, junk=junk: junk)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", [name for name in exercises.__all__ if name[:6] == "check_"])
+def test_what_is_no_function_is_a_mistake(name):
+    for junk in (*JUNK, torch.nn.Identity()) if "repaired" in name else JUNK:
+        with pytest.raises(MistakeError, match=r"got|none of"):
+            getattr(exercises, name)(junk)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=[exercise.name for exercise in EXERCISES])
+def test_a_check_says_what_it_is(exercise):
+    check = getattr(exercises, f"check_{exercise.name}")
+    assert check.__name__ == f"check_{exercise.name}"
+    assert check.__doc__.startswith(f"Check ``{exercise.name}")
 
 
 def test_a_notebook_shows_the_message_without_a_traceback():
