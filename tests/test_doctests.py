@@ -7,12 +7,18 @@ import pytest
 import torch
 
 import attnbook
+import book
 from attnbook import convert
 
 PUBLIC = {name: one for name in attnbook.__all__ if callable(one := getattr(attnbook, name))}
 PUBLIC |= {name: one for name, one in vars(convert).items() if name.startswith(("from_", "to_"))}
-MODULES = ["attnbook"] + [
-    module.name for module in pkgutil.walk_packages(attnbook.__path__, "attnbook.")
+MODULES = [
+    name
+    for package in (attnbook, book)
+    for name in (
+        package.__name__,
+        *(each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
+    )
 ]
 SLOW = ("attnbook.doctor", "book.evidence.cells", "attnbook.tasks.dates", "book.press.build")
 EXAMPLES = [
