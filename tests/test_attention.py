@@ -3,6 +3,7 @@ import math
 from dataclasses import replace
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -784,6 +785,14 @@ X = torch.zeros(1, 3, 8, dtype=torch.float64)
     [
         (lambda path: attend(path, X, X, X[:, :2]), ValueError, "3 keys but 2 values"),
         (lambda path: attend(path, X, X, X, X[0, :, :3]), TypeError, "boolean.* got torch.float64"),
+        (
+            lambda path: run(path, MultiHeadAttention(8, 2), X, X, X),
+            *(TypeError, r"takes no values: attention\(query, memory\)"),
+        ),
+        (
+            lambda path: attend(path, X, X, X, np.ones((3, 3), bool)),
+            *(TypeError, r"got a numpy.ndarray: write torch.as_tensor\(mask\)"),
+        ),
         (
             lambda path: attend(path, X, X[:, :2], X[:, :2], causal=True),
             *(ValueError, "as many keys as queries, got 3 queries and 2 keys"),

@@ -471,6 +471,13 @@ def test_table():
     assert str(Costs("bytes", {"cache": 0})).splitlines()[-1] == "total     0  0.0 %"
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("device", ["CPU", "gpu", "cuda:0"])
+def test_another_device_is_not_taken_for_one_of_two(device):
+    with pytest.raises(ValueError, match=f"device must be 'cpu' or 'cuda', got '{device}'"):
+        activation_bytes(BASE, 3, device=device)
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [

@@ -19,9 +19,20 @@ from attnbook import (
     Position,
     Rotary,
     TokenEmbedding,
+    decoding,
     padding_mask,
 )
-from attnbook.decoding import Captured, Step, not_fusible, product
+from attnbook.decoding import (
+    Captured,
+    Step,
+    as_they_are,
+    not_fusible,
+    packed,
+    product,
+    seconds,
+    side_by_side,
+    turned_over,
+)
 from strategies import assert_near
 from test_models import SMALL, configs
 
@@ -83,16 +94,62 @@ def test_fused_generation_adds_the_same_tokens(options, padding, given_cache):
     assert torch.equal(model.generate(ids, 1, temperature=0, fused=True)[:, :4], ids)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_large_matrices_in_float32_are_packed_and_agree(batch):
+@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize("layout", [as_they_are, side_by_side, turned_over, packed])
+@pytest.mark.parametrize("biases", [(True,), (False,), (True, True), (True, False)])
+def test_every_layout_is_the_layers(biases, layout, rows):
+    layers = [nn.Linear(256, 1024, bias=bias).float() for bias in biases]
+    x = torch.randn(rows, 256, dtype=torch.float32)
+    multiply = layout([layer.weight for layer in layers], [layer.bias for layer in layers])
+    assert_near(multiply(x), torch.cat([layer(x) for layer in layers], dim=1), 1e-5)
+
+
+@pytest.mark.parametrize("layout", [as_they_are, turned_over, packed])
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_steps_of_a_large_model_agree_in_every_layout(batch, layout, monkeypatch):
+    monkeypatch.setattr(decoding, "seconds", lambda *_: {layout: (0.0, 0.0)})
     model = LanguageModel(WIDE).float()
     ids, cache = torch.randint(50, (batch, 9)), model.new_cache()
     with torch.no_grad():
         model(ids[:, :8], cache=cache)
         assert_near(Step(model, cache, 9)(ids[:, 8:]), model(ids, at=-1), 1e-4)
-    wide = nn.Linear(256, 1024).float()
-    x = torch.randn(batch, 256, dtype=torch.float32)
-    assert_near(product(wide, wide)(x), torch.cat([wide(x), wide(x)], dim=1), 1e-5)
+
+
+def test_the_layout_is_that_of_the_least_time_for_all_calls(monkeypatch):
+    layers = nn.Linear(4, 6).float(), nn.Linear(4, 2).float()
+    asked, times = [], {as_they_are: (0.0, 4.0), turned_over: (9.0, 2.0), packed: (30.0, 1.0)}
+
+    def chosen(n_calls: int) -> str:
+        multiply = product(*layers, rows=3, n_calls=n_calls)
+        return multiply.__qualname__.partition(".")[0]
+
+    monkeypatch.setattr(decoding, "seconds", lambda *given: asked.append(given) or times)
+    expected = ["as_they_are"] * 2 + ["turned_over"] * 2 + ["packed"]
+    assert [chosen(n) for n in (1, 4, 5, 20, 22)] == expected
+    assert asked[0] == (((6, 4), (2, 4)), torch.float32, 3, 1)
+    ids, model = torch.randint(7, (2, 3)), LanguageModel(SMALL).float()
+    asked.clear()
+    model.generate(ids, 5, fused=True)  # two at a time
+    assert {rows for _, _, rows, _ in asked} == {2}
+
+
+def test_layouts_are_timed_once_for_a_shape():
+    seconds.cache_clear()
+    times = seconds(((6, 5), (2, 5)), torch.float32, 3, 1)
+    assert {*times} == {as_they_are, turned_over, packed}
+    assert all(made > 0 and call > 0 for made, call in times.values())
+    for _ in range(2):
+        product(nn.Linear(5, 6).float(), nn.Linear(5, 2).float(), rows=3)
+    assert seconds.cache_info().misses == 1
+    assert {*seconds(((2**12, 2**12),), torch.float64, 1, 1)} == {as_they_are, turned_over}
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
+def test_fused_generation_of_an_empty_batch_is_empty(position):
+    model = LanguageModel(dataclasses.replace(SMALL, position=position))
+    ids = torch.randint(7, (0, 2))
+    for real in (None, ids == 0):
+        assert model.generate(ids, 3, fused=True, padding_mask=real).shape == (0, 5)
 
 
 def test_a_window_attends_to_no_more_keys_than_it_has(monkeypatch):

@@ -1,11 +1,13 @@
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from attnbook import (
     causal_mask,
@@ -63,6 +65,15 @@ def test_padding_mask_allows_the_tokens_of_each_sequence(dtype):
     assert padding_mask(torch.zeros(2, dtype=dtype), 0).shape == (2, 1, 1, 0)
 
 
+def test_lengths_are_not_read_where_there_are_no_numbers():
+    lengths = torch.tensor([[2, 9], [0, 1]])
+    mapped = torch.vmap(lambda each: padding_mask(each, 3))(lengths)
+    assert torch.equal(mapped[:, :, 0, 0], torch.arange(3) < lengths[..., None])
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(lengths).flatten()
+        assert padding_mask(fake, 3).shape == (4, 1, 1, 3)
+
+
 def test_token_mask_forbids_one_id_wherever_it_is():
     ids = torch.tensor([[5, 0, 0], [0, 6, 5]])
     assert torch.equal(token_mask(ids, padding_id=0), (ids != 0)[:, None, None])
@@ -118,7 +129,28 @@ def test_masks_are_made_on_the_device_asked_for(device):
             TypeError,
             r"boolean .*True = may attend.* got torch\.float64",
         ),
-        (lambda: combine_masks(torch.ones(2).long()), TypeError, r"boolean .* got torch\.int64"),
+        (
+            lambda: combine_masks(torch.ones(2).long()),
+            TypeError,
+            r"boolean .* torch\.int64.*bool\(",
+        ),
+        (lambda: combine_masks(np.ones(2, bool)), TypeError, r"got a numpy\.ndarray.*as_tensor"),
+        (lambda: padding_mask(torch.tensor([3, 9]), 6), ValueError, "in 0 … 6, got 9"),
+        (lambda: padding_mask(torch.tensor([-1]), 6, left=True), ValueError, "in 0 … 6, got -1"),
+        (
+            lambda: padding_mask(torch.tensor([200, 50], dtype=torch.uint8), 60),
+            *(ValueError, "in 0 … 60, got 200"),
+        ),
+        (lambda: padding_mask(torch.tensor([2.7]), 6), TypeError, "whole numbers.* torch.float64"),
+        (lambda: padding_mask([3], 6), TypeError, "a tensor of whole numbers.* got a list"),
+        (
+            lambda: padding_mask(torch.ones(3, 3) == 1, 3),
+            *(TypeError, r"torch.bool of shape \(3, 3\).*token_mask"),
+        ),
+        (
+            lambda: padding_mask(torch.ones(3, 3).long(), 3),
+            *(TypeError, r"one of each sequence, got torch.int64 of shape \(3, 3\)"),
+        ),
     ],
 )
 def test_refusal_says_what_was_given_and_expected(call, error, message):

@@ -681,6 +681,16 @@ def ones(*shape: int) -> Tensor:
         (lambda m: m.loss(ones(1, 2), ones(1, 2), reduction="none"), "'none'", "'mean' or 'sum'"),
         (lambda m: m.generate(ones(1, 3), -1), "got -1", "n_tokens must not be negative"),
         (lambda m: m.generate(ones(1, 0), 2), "got 0 tokens", "a cache of 0"),
+        (
+            lambda m: m.generate(
+                ones(3, 2), 2, padding_mask=torch.tensor([[0, 1], [0, 0], [1, 0]]) > 0
+            ),
+            *(r"padding only in \[1\]", "needs a real token"),
+        ),
+        (
+            lambda m: m.generate(ones(2, 3), 2, padding_mask=np.ones((2, 3), bool)),
+            *("got a numpy.ndarray", "a boolean tensor"),
+        ),
         (lambda m: m.generate(ones(1, 3), 2, stop_ids=[7]), "got 7", "stop_ids must be in 0 … 6"),
         (lambda m: m.generate(ones(1, 3), 2, stop_ids={-1}), "got -1", "0 … 6"),
         (lambda m: m.generate(ones(1, 3), 2, temperature=-1.0), "got -1.0", "at least 0"),

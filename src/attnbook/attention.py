@@ -418,8 +418,9 @@ class MultiHeadAttention(nn.Module):
             memory: the tokens that are attended to (cross-attention); ``x`` if not given.
             mask: ``True`` = may attend; broadcasts to (batch, heads, queries, keys), the keys in
                 the cache among them. One mask for each sequence is ``mask[:, None]``; one of its
-                tokens, (batch, keys), is ``mask[:, None, None]``. Where a query may attend to
-                nothing, its heads are zeros.
+                tokens, (batch, keys), is ``mask[:, None, None]``: two dimensions are (queries,
+                keys), even where there are as many sequences as tokens. Where a query may attend
+                to nothing, its heads are zeros.
             bias: added to the logits; broadcasts as the mask does.
             causal: also forbid looking ahead; with more keys than queries the last query sees
                 every key.
@@ -435,6 +436,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             ValueError: if positions meet a memory, or causal ALiBi is used without ``causal``.
+            TypeError: if the mask is not boolean: the third argument is not the values.
         """
         # (batch, heads, queries, d_head), and for keys (batch, kv_heads, keys, d_head)
         q = self._split(self.query(x), self.n_heads, self.query_norm)

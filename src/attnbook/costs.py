@@ -25,6 +25,7 @@ from attnbook.blocks import GATED, check_choice
 from attnbook.models import ModelConfig
 
 Pairs = Literal["all", "causal", "two_sided"]
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +255,7 @@ def activation_bytes(
     fused: bool = True,
     checkpointing: bool = False,
     itemsize: int = 4,
-    device: Literal["cpu", "cuda"] = "cuda",
+    device: Device = "cuda",
 ) -> Costs:
     r"""Bytes that this package's models keep from the forward pass of a loss for the backward pass.
 
@@ -275,6 +276,7 @@ def activation_bytes(
         >>> activation_bytes(ModelConfig(1000), 100, fused=False)["attention weights"]   # and masks
         660200
     """
+    check_choice("device", device, Device)
     sizes, tokens = _sizes(config, n_tokens, batch), batch * n_tokens
     wide, dropout, on_cpu = max(itemsize, 4), config.dropout > 0, device == "cpu"
     mask = dropout * (itemsize if on_cpu else 1)  # of one number

@@ -2,12 +2,14 @@
 
 ``LanguageModel.generate(..., fused=True)`` decodes with a :class:`Step`: what the model's
 ``forward`` computes with a cache, for one token. Q, K and V are one product, weights are laid out
-for few rows, positions and masks are prepared once. On a GPU, where a token would wait for Python,
-shapes are fixed and the step is one CUDA graph.
+as is fastest where it runs, positions and masks are prepared once. On a GPU, where a token would
+wait for Python, shapes are fixed and the step is one CUDA graph.
 """
 
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Rows = Float[Tensor, "batch width"]
 Product = Callable[[Tensor], Tensor]
+Layout = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Product]
 
 FUSIBLE: dict[str, set[type]] = {
     "embedding": {TokenEmbedding},
@@ -35,8 +38,8 @@ FUSIBLE: dict[str, set[type]] = {
     "output": {nn.Linear},
 }
 """What the parts of a model may be: others could compute something else."""
-PACKED = 2**17
-"""Numbers of a matrix from which on oneDNN's layout is faster (measured with 1 to 64 rows)."""
+TIMED = 2**20
+"""Numbers of a matrix that layouts are timed with, at most: it takes some milliseconds."""
 ALIGNED = 64
 """Fixed shapes have a multiple of so many keys: a GPU's kernels would copy a mask of others."""
 
@@ -79,13 +82,14 @@ def not_fusible(model: "LanguageModel") -> str | None:
     return None
 
 
-def product(*layers: nn.Linear | TokenEmbedding) -> Product:
+def product(*layers: nn.Linear | TokenEmbedding, rows: int = 1, n_calls: int = 1) -> Product:
     r"""Several linear maps of the same rows as one matrix product, outputs side by side.
 
     .. math:: x\,[W_1; W_2; \dots] + [b_1; b_2; \dots]
 
-    On a CPU the weights are copied into the layout that is fast for few rows: oneDNN's own for a
-    large matrix in float32, (in, out) otherwise. Under autocast they are cast here, once.
+    On a CPU the weights are laid out as it takes the least time here, for so many calls with so
+    many rows: as they are, as (in, out), or as oneDNN packs float32. Which one is timed, once in a
+    process for each shape. Under autocast they are cast here, once.
 
     Example:
         >>> query, key = nn.Linear(4, 6), nn.Linear(4, 2)
@@ -93,26 +97,94 @@ def product(*layers: nn.Linear | TokenEmbedding) -> Product:
         torch.Size([1, 8])
     """
     parts = [dict(layer.named_parameters()) for layer in layers]
-    weight = _joined([part["weight"] for part in parts])  # (out, in)
-    weight = weight.to(dtype_of(weight))
-    bias: Tensor | None = None
-    if any("bias" in part for part in parts):
-        none = weight.new_zeros
-        biases = [part.get("bias", none(len(part["weight"]))) for part in parts]
-        bias = _joined(biases).to(weight.dtype)
-    if not weight.is_cpu:
-        return functools.partial(F.linear, weight=weight, bias=bias)
-    large = weight.dtype == torch.float32 and weight.numel() >= PACKED
-    if large and torch.backends.mkldnn.is_available():  # torch.compile's way with frozen weights
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        multiply = torch.ops.mkldnn._linear_pointwise.default
-        return lambda x: multiply(x, packed, bias, "none", [], "")
-    weight = weight.T.contiguous()  # (in, out)
+    weights = [part["weight"].to(dtype_of(part["weight"])) for part in parts]  # (out, in) each
+    biases = [part["bias"].to(weights[0].dtype) if "bias" in part else None for part in parts]
+    if not weights[0].is_cpu:
+        return side_by_side(weights, biases)
+    shapes = tuple((len(weight), weight.shape[1]) for weight in weights)
+    times = seconds(shapes, weights[0].dtype, rows, torch.get_num_threads())
+    fastest = min(times, key=lambda layout: times[layout][0] + n_calls * times[layout][1])
+    return fastest(weights, biases)
+
+
+def as_they_are(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Product:
+    """No copy: a product for each matrix."""
+    if len(weights) == 1:
+        return partial(F.linear, weight=weights[0], bias=biases[0])
+    pairs = list(zip(weights, biases, strict=True))
+    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in pairs], dim=-1)
+
+
+def side_by_side(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Product:
+    """As ``nn.Linear`` holds them, (out, in)."""
+    weight, bias = _in_one(weights, biases)
+    return partial(F.linear, weight=weight, bias=bias)
+
+
+def turned_over(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Product:
+    """Laid out as (in, out)."""
+    weight, bias = _in_one(weights, biases)
+    weight = weight.T.contiguous()
     return (lambda x: x @ weight) if bias is None else lambda x: torch.addmm(bias, x, weight)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)  # a copy is dear before any token
+def packed(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Product:
+    """As oneDNN packs them: torch.compile's way with frozen weights."""
+    weight, bias = _in_one(weights, biases)
+    weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    return lambda x: multiply(x, weight, bias, "none", [], "")
+
+
+@functools.cache
+def seconds(
+    shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, rows: int, n_threads: int
+) -> dict[Layout, tuple[float, float]]:
+    """For each layout of matrices of these shapes, what it takes here to make it, and a call.
+
+    The shortest of some; ``n_threads`` is what torch has now.
+    """
+    layouts: list[Layout] = [as_they_are, turned_over]
+    if dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        layouts.append(packed)
+    share = min(1.0, TIMED / max(1, sum(n_out * n_in for n_out, n_in in shapes)))
+    x, *weights = (
+        torch.ones(size, dtype=dtype, device="cpu")
+        for size in [(rows, shapes[0][1]), *((max(1, int(share * n)), m) for n, m in shapes)]
+    )
+    none = [None] * len(shapes)
+    made = [
+        _times({layout: partial(layout, weights, none) for layout in layouts}) for _ in range(2)
+    ]
+    products = {layout: partial(layout(weights, none), x) for layout in layouts}
+    called = [_times(products) for _ in range(9)]  # in turn, so that caches hold no layout
+    return {
+        layout: (min(t[layout] for t in made) / share, min(t[layout] for t in called) / share)
+        for layout in layouts
+    }
+
+
+def _times(calls: Mapping[Layout, Callable[[], object]]) -> dict[Layout, float]:
+    """Seconds that each takes."""
+    taken = {}
+    for layout, call in calls.items():
+        begin = time.perf_counter()
+        call()
+        taken[layout] = time.perf_counter() - begin
+    return taken
+
+
+def _in_one(
+    weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> tuple[Float[Tensor, "out in"], Float[Tensor, "out"] | None]:
+    if all(bias is None for bias in biases):
+        return _joined(weights), None
+    pairs = zip(weights, biases, strict=True)
+    return _joined(weights), _joined([w.new_zeros(len(w)) if b is None else b for w, b in pairs])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])  # a copy is dear before any token
 
 
 class FixedCache:
@@ -158,7 +230,9 @@ class Shared(NamedTuple):
 class BlockStep:
     """A block, for one token of each sequence."""
 
-    def __init__(self, block: Block, cache: KeyValueCache | FixedCache) -> None:
+    def __init__(
+        self, block: Block, cache: KeyValueCache | FixedCache, product: Callable[..., Product]
+    ) -> None:
         attention, network = block.attention, block.feed_forward
         self.block, self.cache = block, cache
         self.n_heads = attention.n_heads, attention.n_kv_heads, attention.n_kv_heads
@@ -177,13 +251,14 @@ class BlockStep:
         return stream
 
     def _attend(self, x: Rows, shared: Shared) -> Rows:
-        parts = self.qkv(x).split(self.widths, dim=-1)
-        q, k, v = (x.view(len(x), n, 1, -1) for x, n in zip(parts, self.n_heads, strict=True))
+        parts = zip(self.qkv(x).split(self.widths, dim=-1), self.n_heads, strict=True)
+        q, k, v = (x.view(len(x), n, 1, x.shape[1] // n) for x, n in parts)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if shared.rotate is not None:
             q, k = shared.rotate(q), shared.rotate(k)
-        q = q.view(len(x), k.shape[1], -1, q.shape[-1])  # a row for each query of the same key
+        n_heads, n_kv_heads, _ = self.n_heads  # a row for each query of the same key
+        q = q.view(len(x), n_kv_heads, n_heads // n_kv_heads, q.shape[-1])
         k, v = (x[:, :, shared.first :] for x in self.cache.append(k, v))
         heads = F.scaled_dot_product_attention(q, k, v, shared.mask)  # (batch, kv_heads, group, …)
         return self.output(heads.flatten(1))  # (batch, n_heads · d_value)
@@ -202,8 +277,8 @@ class Step:
     .. math:: \text{logits}_{t+1} = f(\text{id}_t,\; \text{cache of } 1 \dots t-1)
 
     Args:
-        model: one that is :func:`not_fusible` for no reason. Its weights are copied: the step does
-            not notice when they change.
+        model: one that is :func:`not_fusible` for no reason. Some of its weights are copied: when
+            they change, a new step is needed.
         cache: of all tokens but the next; what is decoded is added to it, unless shapes are fixed:
             then it is emptied.
         max_tokens: how many tokens there will be.
@@ -234,12 +309,14 @@ class Step:
         attention, device = blocks[0].attention, weight.device
         self.model, self.cache, self.dtype = model, cache, dtype_of(weight)
         self.at: Tensor | None = None
+        n_calls, rows = max_tokens - len(cache[0]), 1 if cache[0].key is None else len(cache[0].key)
+        laid_out = partial(product, rows=rows, n_calls=n_calls)
         if fixed:
             self.at = torch.tensor([len(cache[0])], device=device)
             max_tokens += -max_tokens % ALIGNED
         caches = [c if self.at is None else FixedCache(c, max_tokens, self.at) for c in cache]
-        self.blocks = [BlockStep(b, c) for b, c in zip(blocks, caches, strict=True)]
-        self.output = product(model.embedding if model.output is None else model.output)
+        self.blocks = [BlockStep(b, c, laid_out) for b, c in zip(blocks, caches, strict=True)]
+        self.output = laid_out(model.embedding if model.output is None else model.output)
         if real is not None:  # and so is all that will be decoded
             real = F.pad(real, (0, max_tokens - real.shape[1]), value=True)
         self.real = real
@@ -260,7 +337,7 @@ class Step:
         rotate: Product | None = None
         if self.rotary is not None:
             cos, sin = (self._row(table, -2) for table in self.tables)
-            rotate = functools.partial(self.rotary.turn, cos=cos, sin=sin)
+            rotate = partial(self.rotary.turn, cos=cos, sin=sin)
         shared = Shared(rotate, *self._visible(own))
         x = self.model.input(ids, own)[:, 0]  # (batch, d_model)
         for block in self.blocks:

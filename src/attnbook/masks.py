@@ -97,9 +97,15 @@ def padding_mask(
     The shape broadcasts over heads and queries.
 
     Args:
-        lengths: number of real tokens of each sequence.
+        lengths: number of real tokens of each sequence; whoever has ``True`` for real tokens has
+            the mask already, ``real[:, None, None]``, and ids have :func:`token_mask`.
         n_keys: padded length.
         left: the padding comes first, as in a batch of prompts that are to be continued.
+
+    Raises:
+        TypeError: if lengths are not whole numbers, one of each sequence.
+        ValueError: if a length is negative or more than ``n_keys`` (where values can be read: not
+            on a GPU, compiled, traced or vectorized).
 
     Source: not in Vaswani et al. 2017, but in their code: ``attention_bias_ignore_padding``
     (tensor2tensor, ``layers/common_attention.py``).
@@ -109,6 +115,13 @@ def padding_mask(
         tensor([[1, 0, 0],
                 [1, 1, 1]], dtype=torch.int32)
     """
+    if not isinstance(lengths, Tensor) or lengths.dim() != 1 or lengths.dtype not in _WHOLE:
+        raise TypeError(
+            "lengths are a tensor of whole numbers, one of each sequence, got "
+            f"{_described(lengths)}: of ids, token_mask makes a mask"
+        )
+    if wrong := [length for length in _known(lengths) if not 0 <= length <= n_keys]:
+        raise ValueError(f"lengths must be in 0 … {n_keys}, got {wrong[0]}")
     position = torch.arange(n_keys, device=lengths.device)
     position = n_keys - 1 - position if left else position
     return (position < lengths[:, None])[:, None, None, :]
@@ -178,8 +191,39 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     given = [mask for mask in masks if mask is not None]
     for mask in given:
         if mask.dtype != torch.bool:
-            raise TypeError(f"a mask is boolean (True = may attend), got {mask.dtype}")
+            raise TypeError(f"a mask is a boolean tensor (True = may attend), {_cure(mask)}")
     return reduce(torch.logical_and, given) if given else None
+
+
+_WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
+
+def _known(numbers: Integer[Tensor, "n"]) -> list[int]:
+    """The numbers, or none: not where they can't be read, or only by waiting for a GPU."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not numbers.is_cpu:
+        return []
+    try:
+        return [int(number) for number in numbers.tolist()]
+    except RuntimeError:  # inside vmap or FakeTensorMode
+        return []
+
+
+def _described(given: object) -> str:
+    if isinstance(given, Tensor):
+        return f"{given.dtype} of shape {tuple(given.shape)}"
+    return f"a {type(given).__module__}.{type(given).__name__}".replace("builtins.", "")
+
+
+def _cure(given: object) -> str:
+    """What was given for a mask, and what its owner may have meant."""
+    if not isinstance(given, Tensor):
+        return f"got {_described(given)}: write torch.as_tensor(mask)"
+    if given.is_floating_point():
+        return (
+            f"got {given.dtype}: numbers to add to the logits are bias=…; and MultiHeadAttention "
+            "takes no values: attention(query, memory) makes keys and values from the memory"
+        )
+    return f"got {given.dtype}: write mask.bool() if 1 = may attend"
 
 
 def _aligned_to_end(n_queries: int, n_keys: int) -> int:

@@ -391,7 +391,8 @@ class Encoder(Model):
 
         Args:
             ids: token ids; with a cache, those after the ones in it.
-            mask: ``True`` = may attend; broadcasts to (batch, heads, tokens, keys).
+            mask: ``True`` = may attend; broadcasts to (batch, heads, tokens, keys). Two dimensions
+                are (tokens, keys), never (batch, keys): that is ``padding_mask``.
             targets: the right answers: what is returned is :meth:`loss`, so that wrappers of the
                 model's call, such as ``DistributedDataParallel``, see the training.
             reduction: as in :meth:`loss`.
@@ -534,17 +535,19 @@ class LanguageModel(Encoder):
             cache: what the model has read of ``ids`` already, not all; the rest is added to it, and
                 what is generated but its last token.
             generator: source of randomness.
-            fused: decode with a :class:`attnbook.decoding.Step`: the same to rounding, faster, with
-                a copy of the weights for as long as it takes. On a GPU it is captured in a CUDA
-                graph, unless a ``cache`` is given (this has not been run on one yet). Where it
-                can't be, a warning says why.
+            fused: decode with a :class:`attnbook.decoding.Step`: the same to rounding, and faster.
+                On a CPU the weights are laid out as is fastest there, which may take a copy of
+                them; it is timed once in a process, so another process may round differently. On a
+                GPU the step is captured in a CUDA graph, unless a ``cache`` is given (this has not
+                been run on one yet). Where it can't be, a warning says why.
 
         Returns:
             The beginning, with its padding, and what was added from column ``ids.shape[1]`` on.
 
         Raises:
             ValueError: if the result could be longer than ``max_tokens``, nothing of ``ids`` is new
-                to the cache, a stop id is outside the vocabulary, or logits are not finite.
+                to the cache, a sequence is padding only, a stop id is outside the vocabulary, or
+                logits are not finite.
 
         Example:
             >>> model = LanguageModel(ModelConfig(vocab_size=10, d_model=32))
@@ -560,7 +563,11 @@ class LanguageModel(Encoder):
         for stop_id in stop_ids:
             check_id("stop_ids", stop_id, self.config.vocab_size)
         stops = torch.tensor(stop_ids, dtype=ids.dtype, device=ids.device)
-        real = None if padding_mask is None else padding_mask.flatten(1)  # (batch, keys)
+        real = combine_masks(padding_mask)
+        if real is not None:
+            real = real.flatten(1)  # (batch, keys)
+            if empty := (~real.any(dim=1)).nonzero().flatten().tolist():
+                raise ValueError(f"each sequence needs a real token, got padding only in {empty}")
         if fused and (reason := not_fusible(self)) is not None:
             warnings.warn(f"generating without fused=True: {reason}", stacklevel=2)
             fused = False
