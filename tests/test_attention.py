@@ -314,6 +314,51 @@ def test_vmap_over_calls_equals_a_loop(path):
     assert_near(mapped, torch.stack(each))
 
 
+@on_both_paths
+def test_a_bias_wider_than_the_queries_is_rounded_to_them(path):
+    tensors = torch.randn(3, 1, 2, 5, 8).bfloat16()
+    bias = torch.randn(2, 5, 5, dtype=torch.float32)
+    output = attend(path, *tensors, bias=bias)
+    assert output.dtype == torch.bfloat16
+    assert torch.equal(output, attend(path, *tensors, bias=bias.bfloat16()))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("kind", ["mask", "bias"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "cure"),
+    [
+        ((2, 6, 6), r"sequence is (mask|bias)\[:, None\]$"),
+        ((2, 1, 6), r"sequence is (mask|bias)\[:, None\]$"),
+        ((2, 6), r"tokens is (mask|bias)\[:, None, None\]$"),
+        ((7,), r"got \(7,\)$"),
+        ((6, 7), r"got \(6, 7\)$"),
+        ((2, 1, 1, 5), r"got \(2, 1, 1, 5\)$"),
+        ((3, 1, 6, 6), r"got \(3, 1, 6, 6\)$"),
+        ((2, 3, 6, 6), r"got \(2, 3, 6, 6\)$"),
+        ((1, 2, 4, 6, 6), r"got \(1, 2, 4, 6, 6\)$"),
+    ],
+)
+@on_both_paths
+def test_what_does_not_broadcast_is_refused_and_the_cure_is_named(path, shape, cure, causal, kind):
+    module, x = MultiHeadAttention(32, 4, n_kv_heads=2), torch.randn(2, 6, 32)
+    given = torch.ones(shape) if kind == "bias" else torch.ones(shape).bool()
+    with pytest.raises(ValueError, match=cure) as caught:
+        run(path, module, x, **{kind: given}, causal=causal)
+    assert f"the {kind} must broadcast to (…, queries, keys) = (2, 4, 6, 6)" in str(caught.value)
+    with pytest.raises(ValueError, match=r"= \(1, 4, 6, 6\), got \(2, 1, 6, 6\)"):
+        run(path, module, x[:1], **{kind: given.new_ones(2, 1, 6, 6)}, causal=causal)
+
+
+@on_both_paths
+def test_a_mask_may_be_of_more_sequences_than_the_queries_as_the_keys_are(path):
+    query, key = torch.randn(1, 4, 5, 8), torch.randn(3, 2, 7, 8)
+    mask = torch.rand(3, 1, 1, 7) < 0.7
+    expected = attend(path, query.expand(3, -1, -1, -1), key, key, mask)
+    assert_near(attend(path, query, key, key, mask), expected)
+
+
 # The module
 
 
@@ -721,13 +766,38 @@ def test_memory_is_allocated_once_and_is_the_formula():
 
 @pytest.mark.parametrize(
     ("batch", "new", "message"),
-    [(2, 3, "takes 2 more tokens of 2 sequences, got 3 of 2"), (1, 1, "got 1 of 1")],
+    [(2, 3, "takes 2 more tokens, got 3"), (1, 1, r"= \(2, 1, 4, .*, got \(1, 1, 4, ")],
 )
 def test_what_has_no_memory_is_refused(batch, new, message):
     cache = KeyValueCache(5)
     cache.append(torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 4))
     with pytest.raises(ValueError, match=message):
         cache.append(torch.randn(batch, 1, new, 4), torch.randn(batch, 1, new, 4))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("changed", ["key", "value"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(2, 1, 1, 4),  # one head into two
+        torch.zeros(1, 2, 1, 4),  # one sequence into two
+        torch.zeros(2, 2, 2, 4),  # as many keys as values
+        torch.zeros(2, 2, 1, 1),
+        torch.full((2, 2, 1, 4), 1e6, dtype=torch.float32),  # infinite in half precision
+    ],
+)
+@either_cache
+def test_what_would_be_broadcast_or_rounded_into_the_cache_is_refused(max_tokens, other, changed):
+    cache, held = KeyValueCache(max_tokens), torch.randn(2, 2, 3, 4).half()
+    cache.append(held, held)
+    new = {"key": held[:, :, :1], "value": held[:, :, :1]} | {changed: other}
+    if other.dtype == torch.float64:
+        new[changed] = other.half()
+    with pytest.raises(ValueError, match=r"^(the cache holds|keys and values must) .*, got|got \("):
+        cache.append(**new)
+    assert torch.equal(cache.key, held)
+    assert torch.equal(cache.value, held)
 
 
 def test_backward_through_memory_that_was_written_over_is_an_error():
@@ -777,6 +847,7 @@ def test_keys_of_a_memory_are_computed_once(path, module, chunks, keys, seed):
 # Refusals
 
 X = torch.zeros(1, 3, 8, dtype=torch.float64)
+H = torch.zeros(1, 8, 3, 8, dtype=torch.float64)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -801,6 +872,69 @@ X = torch.zeros(1, 3, 8, dtype=torch.float64)
             lambda path: attend(path, X[:, :1], X[:, :0], X[:, :0], causal=True),
             *(ValueError, "as many keys as queries, got 1 queries and 0 keys"),
         ),
+        (
+            lambda path: attend(path, H[:, :4], H[:, :2], H[:, :4]),
+            *(ValueError, r"as many heads, got \(1, 2, 3, 8\) and \(1, 4, 3, 8\)"),
+        ),
+        *(
+            (
+                lambda path, n=n: attend(path, H[:, :4], H[:, :n], H[:, :n]),
+                *(ValueError, rf"key heads must divide query heads, got \(1, {n}, 3, 8\) for"),
+            )
+            for n in (0, 3, 8)
+        ),
+        (
+            lambda path: attend(path, H[0, :4], H[0, 0], H[0, 0]),
+            *(ValueError, r"divide query heads, got \(3, 8\) for \(4, 3, 8\)"),
+        ),
+        *(
+            (
+                lambda path, p=p: attend(path, X, X, X, dropout=p),
+                *(ValueError, f"dropout must be from 0 to 1, got {p}"),
+            )
+            for p in (1.5, -0.1, math.nan)
+        ),
+        (lambda _: attention_weights(X, X), TypeError, "boolean.* got torch.float64"),
+        (
+            lambda path: attend(path, X, X, X, bias=X[0, :, :3] == 0),
+            *(TypeError, "a bias is numbers, got torch.bool: True = may attend is mask="),
+        ),
+        *(
+            (
+                lambda path, given=given: attend(path, X, X, X, **given),
+                ValueError,
+                "on meta, .* on cpu",
+            )
+            for given in (
+                {"mask": torch.ones(3, 3, device="meta") > 0},
+                {"bias": torch.ones(3, 3, device="meta")},
+            )
+        ),
+        *(
+            (
+                lambda path, name=name: MultiHeadAttention(8, 2)(X, **{name: X[..., 0] == 0}),
+                *(TypeError, f"no argument is called {name}: {write}"),
+            )
+            for name, write in {
+                "key_padding_mask": r"write mask=~key_padding_mask\[:, None, None\]",
+                "attn_mask": "write mask=~attn_mask",
+                "need_weights": "write return_weights=",
+                "value": r"values are made .* attention\(query, memory\)",
+                "masks": r"see help\(",
+            }.items()
+        ),
+        *(
+            (
+                lambda _, name=name, value=value: MultiHeadAttention(8, 2, **{name: value}),
+                *(ValueError, f"{name} must .*, got {value}"),
+            )
+            for name, value in [
+                *((size, 0) for size in ("d_head", "d_value", "d_memory", "n_kv_heads")),
+                *(("d_head", -2), ("dropout", 1.5), ("dropout", math.nan), ("norm_eps", -1e-5)),
+            ]
+        ),
+        (lambda _: MultiHeadAttention(0, 2), ValueError, "d_model must be at least 1, got 0"),
+        (lambda _: MultiHeadAttention(8, 0), ValueError, "n_heads must be at least 1, got 0"),
         (lambda _: MultiHeadAttention(8, 3), ValueError, "divide d_model, got 3 heads for 8"),
         (
             lambda _: MultiHeadAttention(8, 4, n_kv_heads=3),

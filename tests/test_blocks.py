@@ -239,6 +239,13 @@ def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
         (lambda: Residual(12, norm_kind="batch"), "'batch'", "'layer' or 'rms'"),
         (lambda: FeedForward(12, 20, activation="swish"), "'swish'", "'swiglu' or 'geglu'"),
         (lambda: Residual(4, norm="pre", scale=2.0), "2.0 with norm='pre'", "only a post-norm"),
+        (lambda: Residual(4, dropout=1.5), "got 1.5", "dropout must be from 0 to 1"),
+        (lambda: Residual(4, eps=-1.0), "got -1.0", "eps must not be negative"),
+        (lambda: Residual(0), "got 0", "d_model must be at least 1"),
+        (lambda: FeedForward(8, 0), "got 0", "d_ff must be at least 1"),
+        (lambda: FeedForward(0, 0), "got 0", "d_model must be at least 1"),
+        (lambda: FeedForward(8, 8, dropout=-0.1), "got -0.1", "dropout must be from 0 to 1"),
+        (lambda: DecoderBlock(12, 3, 20, d_memory=0), "got 0", "d_memory must be at least 1"),
         (lambda: DecoderBlock(12, 5, 20), "5 heads for 12", "n_heads must divide d_model"),
     ],
 )

@@ -352,6 +352,12 @@ def test_greedy_is_one_beam():
             "does not draw",
         ),
         (lambda m: m.generate(ones(2, 3), start_id=1, end_id=7, n_tokens=1), "got 7", "0 … 6"),
+        (
+            lambda m: m.generate(
+                torch.tensor([[1, 0], [0, 0], [0, 3]]), start_id=1, end_id=2, n_tokens=1
+            ),
+            *(r"padding only in \[1\]", "each source needs a real token"),
+        ),
         (lambda m: m.generate(ones(2, 3), start_id=-1, end_id=2, n_tokens=1), "got -1", "start_id"),
         (lambda m: m.generate(ones(2, 3), start_id=1, end_id=2, n_tokens=-1), "got -1", "negative"),
         (lambda m: TransformerConfig(7, padding_id=-1), "got -1", "padding_id must be in 0 … 6"),
@@ -372,6 +378,12 @@ def test_what_cannot_be_is_refused(call, given, expected):
     with pytest.raises(ValueError, match=given) as caught:
         call(pair())
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_source_gives_no_target(beams):
+    given = {"start_id": 1, "end_id": 2, "n_tokens": 3, "beams": beams}
+    assert len(pair().generate(ones(0, 4), **given)) == 0
 
 
 def test_memory_is_not_given_to_the_wrong_source():

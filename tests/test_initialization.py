@@ -385,8 +385,10 @@ def test_deepnorm_of_the_same_depth_is_accepted():
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_draw_refuses_unknown_names():
+def test_draw_refuses_unknown_names_and_matrices_of_nothing():
     with pytest.raises(ValueError, match="'xavier'; known: inverse_sqrt, unit"):
         draw_(torch.empty(2, 2), "xavier", fan_in=2, fan_out=2)
+    with pytest.raises(ValueError, match="fan_in and fan_out must be at least 1, got 10 and 0"):
+        draw_(torch.empty(0, 10), "inverse_sqrt", fan_in=10, fan_out=0)
     with pytest.raises(ValueError, match="'normal' or 'uniform', got 'gaussian'"):
         fill_(torch.empty(2), "gaussian", 1.0)

@@ -628,6 +628,23 @@ def test_sampling_follows_the_tempered_truncated_distribution(top_p, top_k, temp
     assert set(drawn.nonzero().flatten().tolist()) <= set(nucleus)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("p", "top_p", "kept"),
+    [
+        ([0.5, 0.3, 0.1, 0.1], 0.8, 2),
+        ([0.1, 0.5, 0.1, 0.3], 0.5, 1),
+        ([0.25, 0.25, 0.25, 0.25], 0.75, 3),
+        ([1.0, 1e-9, 1e-9, 1e-9], 1.0, 4),  # a sum reaches 1 before the end: it draws among all
+    ],
+)
+def test_top_p_draws_no_token_more_than_it_takes(p, top_p, kept, dtype, monkeypatch):
+    waits = torch.zeros(4, 4, dtype=dtype).fill_(1.0).fill_diagonal_(1e-30)  # token i, if it may be
+    monkeypatch.setattr(Tensor, "exponential_", lambda self, **_: self.copy_(waits))
+    logits = torch.tensor(p, dtype=dtype).log().expand(4, 4)
+    assert len(sample(logits, top_p=top_p).unique()) == kept
+
+
 def test_sampling_at_the_ends():
     logits = 10 * torch.randn(100, 7, dtype=torch.float32)
     best = logits.argmax(-1)
@@ -672,12 +689,17 @@ def ones(*shape: int) -> Tensor:
         (lambda m: m.loss(ones(2, 5), -100 * ones(2, 5)), "10 are -100", "no target is left"),
         (lambda m: ModelConfig(7, position="relative"), "'relative'", "'alibi' or 'none'"),
         (lambda m: ModelConfig(7, norm="sandwich"), "'sandwich'", "'none' or 'deepnorm'"),
-        (lambda m: Encoder(ModelConfig(7, activation="swish")), "'swish'", "'relu', 'gelu'"),
+        (lambda m: ModelConfig(7, activation="swish"), "'swish'", "'relu', 'gelu'"),
+        (lambda m: ModelConfig(7, norm_kind="RMS"), "'RMS'", "'layer' or 'rms'"),
+        (lambda m: ModelConfig(7, attention_bias="QKV"), "'QKV'", "'qkv' or 'output'"),
         (lambda m: Encoder(ModelConfig(7, n_heads=5)), "5 heads for 64", "must divide d_model"),
         (lambda m: Encoder(ModelConfig(7, 9, 3)), "got 9", "must be even"),
         (lambda m: Encoder(PAIR), "got a TransformerConfig", "made from a ModelConfig"),
         (lambda m: Transformer(SMALL), "got a ModelConfig", "made from a TransformerConfig"),
         (lambda m: m(ones(1, 5), padding_mask=ones(1, 1).bool()), "got 1", "all 5 tokens"),
+        (lambda m: m(ones(1, 3), padding_mask=ones(3, 3) > 0), r"got \(3, 3\)", "1 sequences"),
+        (lambda m: m(ones(2, 3), ones(2, 3) > 0), r"got \(2, 3\)", "[:, None, None]"),
+        (lambda m: m(ones(1, 3), padding_mask=np.ones((1, 3), bool)), "numpy", "a boolean tensor"),
         (lambda m: m.loss(ones(1, 2), ones(1, 2), reduction="none"), "'none'", "'mean' or 'sum'"),
         (lambda m: m.generate(ones(1, 3), -1), "got -1", "n_tokens must not be negative"),
         (lambda m: m.generate(ones(1, 0), 2), "got 0 tokens", "a cache of 0"),

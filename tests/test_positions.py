@@ -387,7 +387,11 @@ X = torch.zeros(3, 10)
         (lambda: Rotary().rotate(X[:, :5], torch.arange(3)), "even, got 5"),
         (lambda: Rotary(fraction=0.5).rotate(X, torch.arange(3)), "even, got 5"),
         (lambda: sinusoidal_positions(3, 4, layout="x"), "'interleaved' or 'half_split', got 'x'"),
-        (lambda: Rotary("x").rotate(X, torch.arange(3)), "'interleaved' or 'half_split', got 'x'"),
+        (lambda: Rotary("x"), "'interleaved' or 'half_split', got 'x'"),
+        (
+            lambda: Rotary(base=1.0, scaling=RotaryScaling(2.0, 8, ramp="pairs")),
+            "base must not be 1 where a scaling counts pairs",
+        ),
         (lambda: convert_rotary_weight(X[:2], 1, to="x"), "or 'half_split', got 'x'"),
         (lambda: LearnedPositions(5, 4)(torch.tensor([0, 5])), "positions 0 … 4, got 0 … 5"),
         (lambda: SinusoidalPositions(5, 4)(torch.tensor([-1])), "positions 0 … 4, got -1 … -1"),

@@ -61,6 +61,7 @@ def attention_weights(
         >>> attention_weights(torch.zeros(1, 4), torch.tensor([True, True, False, False]))
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
+    mask = combine_masks(mask)
     if mask is None:
         return logits.softmax(dim=-1)
     # A row without any allowed key is computed from zeros, so that its softmax and its gradient
@@ -111,8 +112,10 @@ def scaled_dot_product_attention(
         keys).
 
     Raises:
-        TypeError: if the mask is not boolean.
-        ValueError: if there are not as many values as keys, or, causal, fewer keys than queries.
+        TypeError: if the mask is not boolean, or the bias is.
+        ValueError: if there are not as many values as keys, or heads of them; their heads do not
+            divide those of the queries; mask or bias would not broadcast, or are on another
+            device; or, causal, there are fewer keys than queries.
 
     Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023, section 2.2, for the groups.
 
@@ -124,6 +127,18 @@ def scaled_dot_product_attention(
     """
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"there are {key.shape[-2]} keys but {value.shape[-2]} values")
+    heads, key_heads = query.shape[-3:-2], key.shape[-3:-2]  # of one number, or empty
+    if key_heads != value.shape[-3:-2]:
+        raise ValueError(
+            f"keys and values must have as many heads, got {tuple(key.shape)} and "
+            f"{tuple(value.shape)}"
+        )
+    n_kv_heads = key_heads[0] if key_heads else 0
+    if heads not in ((), (1,), key_heads) and (not n_kv_heads or heads[0] % n_kv_heads):
+        raise ValueError(
+            f"key heads must divide query heads, got {tuple(key.shape)} for {tuple(query.shape)}"
+        )
+    check_shares(dropout=dropout)
     if return_weights:
         return _by_definition(query, key, value, mask, bias, causal, scale, dropout)
     return _by_kernel(query, key, value, mask, bias, causal, scale, dropout)
@@ -139,6 +154,7 @@ def _by_definition(
     scale: float | None,
     dropout: float,
 ) -> tuple[Float[Tensor, "... queries d_value"], Float[Tensor, "... queries keys"]]:
+    mask, bias = _fitting(query, key, mask, bias)
     if (group := _group(query, key)) > 1:
         key, value = (x.repeat_interleave(group, dim=-3) for x in (key, value))
     if causal:
@@ -146,7 +162,7 @@ def _by_definition(
     logits = attention_logits(query, key, scale=scale)  # (…, queries, keys)
     if bias is not None:
         logits, mask = logits + bias, combine_masks(mask, bias != -torch.inf)
-    weights = F.dropout(attention_weights(logits, combine_masks(mask)), dropout)
+    weights = F.dropout(attention_weights(logits, mask), dropout)
     return weights @ value, weights
 
 
@@ -160,6 +176,7 @@ def _by_kernel(
     scale: float | None,
     dropout: float,
 ) -> Float[Tensor, "... queries d_value"]:
+    mask, bias = _fitting(query, key, mask, bias)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     # The kernel's own causal mask saves half of the work. It is aligned to the start, which is the
     # same for as many queries as keys, and scaled with the logits, which needs a scale above 0.
@@ -170,9 +187,8 @@ def _by_kernel(
         mask = combine_masks(mask, causal_mask(n_queries, n_keys, device=query.device))
     # Branches, not comparisons: what is compiled or traced has sizes that are not numbers.
     grouped = True if _group(query, key) > 1 else False  # noqa: SIM210
-    added: Tensor | None = combine_masks(mask)
+    added: Tensor | None = mask
     if bias is not None:
-        bias = bias.to(query.dtype)  # under autocast the bias may be the wider one
         added = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if added is not None:  # torch falls back to a slower kernel for a mask of 3 dimensions
         added = added[(None,) * (query.dim() - added.dim())]
@@ -186,6 +202,51 @@ def _by_kernel(
         scale=scale,
         enable_gqa=grouped,
     )
+
+
+def _fitting(
+    query: Float[Tensor, "... queries d_head"],
+    key: Float[Tensor, "... keys d_head"],
+    mask: Bool[Tensor, "..."] | None,
+    bias: Float[Tensor, "..."] | None,
+) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
+    """Mask and bias, the bias as wide as the queries; refused if one would not broadcast."""
+    mask = combine_masks(mask)
+    if bias is not None:
+        if bias.dtype == torch.bool:
+            raise TypeError("a bias is numbers, got torch.bool: True = may attend is mask=…")
+        bias = bias.to(query.dtype)  # under autocast the bias may be the wider one
+    for name, given in (("mask", mask), ("bias", bias)):
+        if given is None:
+            continue
+        if given.device != query.device and given.dim():
+            raise ValueError(f"the {name} is on {given.device}, the queries on {query.device}")
+        n_more = max(query.dim(), key.dim()) - 2
+        leading = [(1,) * n_more + tuple(x.shape[:-2]) for x in (query, key)]
+        whole = (
+            *map(max, *(x[len(x) - n_more :] for x in leading)),
+            query.shape[-2],
+            key.shape[-2],
+        )
+        shape, wanted = given.shape, whole[len(whole) - given.dim() :]
+        if given.dim() > len(whole) or any(
+            have not in (1, want) for have, want in zip(shape, wanted, strict=True)
+        ):
+            raise ValueError(
+                f"the {name} must broadcast to (…, queries, keys) = {whole}, got {tuple(shape)}"
+                f"{_cure(name, tuple(shape), whole)}"
+            )
+    return mask, bias
+
+
+def _cure(name: str, shape: tuple[int, ...], whole: tuple[int, ...]) -> str:
+    """What to write instead, if one thing fits."""
+    batch, n_queries, n_keys = whole[0], *whole[-2:]
+    if len(whole) == 4 and len(shape) == 3 and shape[1] in (1, n_queries) and shape[0] == batch:
+        return f": one for each sequence is {name}[:, None]"
+    if len(whole) == 4 and shape == (batch, n_keys):
+        return f": one of each sequence's tokens is {name}[:, None, None]"
+    return ""
 
 
 def _group(query: Tensor, key: Tensor) -> int:
@@ -247,8 +308,19 @@ class KeyValueCache:
         """Add the new tokens' keys and values; return all.
 
         Raises:
-            ValueError: if they are more than ``max_tokens``, or of another batch.
+            ValueError: if they are more than ``max_tokens``, of another batch, other heads or
+                another type than what is there, or not as many keys as values.
         """
+        if key.shape[:-1] != value.shape[:-1]:
+            raise ValueError(
+                "keys and values must be of as many sequences, heads and tokens, got "
+                f"{tuple(key.shape)} and {tuple(value.shape)}"
+            )
+        for new, held in ((key, self.key), (value, self.value)):
+            if held is not None and _kind(new) != _kind(held):
+                raise ValueError(
+                    f"the cache holds (batch, kv_heads, width) = {_kind(held)}, got {_kind(new)}"
+                )
         if self.max_tokens is not None:
             key, value = self._written(self.max_tokens, key, value)
         elif self.key is not None and self.value is not None:
@@ -279,11 +351,8 @@ class KeyValueCache:
             ]
         n_seen, n_new = len(self), key.shape[-2]
         keys, values = self._allocated
-        if n_seen + n_new > max_tokens or len(keys) != len(key):  # one sequence would fill all
-            raise ValueError(
-                f"the cache takes {max_tokens - n_seen} more tokens of {len(keys)} sequences, "
-                f"got {n_new} of {len(key)}"
-            )
+        if n_seen + n_new > max_tokens:
+            raise ValueError(f"the cache takes {max_tokens - n_seen} more tokens, got {n_new}")
         keys.narrow(2, n_seen, n_new).copy_(key)
         values.narrow(2, n_seen, n_new).copy_(value)
         return keys.narrow(2, 0, n_seen + n_new), values.narrow(2, 0, n_seen + n_new)
@@ -291,6 +360,23 @@ class KeyValueCache:
     def __repr__(self) -> str:
         """Number of tokens, for ``print``."""
         return f"KeyValueCache({len(self)} tokens)"
+
+
+def _kind(x: Float[Tensor, "batch heads tokens width"]) -> tuple[object, ...]:
+    """What would be broadcast or rounded into memory of another kind."""
+    return *x.shape[:2], x.shape[-1], x.dtype, x.device
+
+
+ELSEWHERE = {
+    "key_padding_mask": "write mask=~key_padding_mask[:, None, None], since True is padding there",
+    "attn_mask": "write mask=~attn_mask, since True is forbidden there, or bias= for numbers",
+    "attention_mask": "write mask=attention_mask.bool()[:, None, None]",
+    "is_causal": "write causal=",
+    "need_weights": "write return_weights=",
+    "key": "keys are made from the memory: write attention(query, memory)",
+    "value": "values are made from the memory: write attention(query, memory)",
+}
+"""What torch's and transformers' attentions take, and what to write here."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -339,8 +425,8 @@ class MultiHeadAttention(nn.Module):
     Glorot-uniform, each of the four counted as one matrix, the biases as zeros.
 
     Raises:
-        ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given, or
-            ``n_kv_heads`` does not divide ``n_heads``.
+        ValueError: if ``n_heads`` does not divide ``d_model`` and no ``d_head`` is given,
+            ``n_kv_heads`` does not divide ``n_heads``, or a size or ``dropout`` can't be.
 
     Source: Vaswani et al. 2017, section 3.2.2; Shazeer 2019 (multi-query), section 3;
     Ainslie et al. 2023 (grouped-query), section 2.2; Henry et al. 2020 (query-key normalization),
@@ -371,10 +457,13 @@ class MultiHeadAttention(nn.Module):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        if d_head is None and (n_heads < 1 or d_model % n_heads):
+        check_sizes(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads)
+        check_sizes(d_head=d_head, d_value=d_value, d_memory=d_memory)
+        check_shares(dropout=dropout, norm_eps=norm_eps)
+        if d_head is None and d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model, got {n_heads} heads for {d_model}")
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_kv_heads < 1 or n_heads % n_kv_heads:
+        if n_heads % n_kv_heads:
             raise ValueError(
                 f"n_kv_heads must divide n_heads, got {n_kv_heads} key heads for {n_heads} heads"
             )
@@ -410,6 +499,7 @@ class MultiHeadAttention(nn.Module):
         positions: Integer[Tensor, "*batch keys"] | None = None,
         cache: KeyValueCache | None = None,
         return_weights: bool = False,
+        **elsewhere: object,
     ) -> Any:
         """Attend from ``x`` to ``memory``, or to ``x`` itself.
 
@@ -429,6 +519,7 @@ class MultiHeadAttention(nn.Module):
                 to it. In cross-attention it keeps the memory's keys and values after the first
                 call.
             return_weights: return the weights of each head, too, in training after dropout.
+            elsewhere: nothing: what other libraries' attentions take is refused with what to write.
 
         Returns:
             The output, (batch, queries, d_model); with ``return_weights`` also the weights,
@@ -438,6 +529,10 @@ class MultiHeadAttention(nn.Module):
             ValueError: if positions meet a memory, or causal ALiBi is used without ``causal``.
             TypeError: if the mask is not boolean: the third argument is not the values.
         """
+        for name in elsewhere:
+            raise TypeError(
+                f"no argument is called {name}: {ELSEWHERE.get(name, 'see help(forward)')}"
+            )
         # (batch, heads, queries, d_head), and for keys (batch, kv_heads, keys, d_head)
         q = self._split(self.query(x), self.n_heads, self.query_norm)
         k = v = None
@@ -483,3 +578,31 @@ class MultiHeadAttention(nn.Module):
         batch, tokens, width = x.shape
         heads = x.view(batch, tokens, n_heads, width // n_heads)
         return (heads if norm is None else norm(heads)).transpose(1, 2)
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes of which torch would make an empty module.
+
+    Example:
+        >>> check_sizes(n_heads=2, d_head=0)
+        Traceback (most recent call last):
+        ValueError: d_head must be at least 1, got 0
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def check_shares(*, dropout: float = 0.0, **eps: float) -> None:
+    """Refuse a dropout that is no probability, and a negative ``eps`` in a norm.
+
+    Example:
+        >>> check_shares(dropout=1.5)
+        Traceback (most recent call last):
+        ValueError: dropout must be from 0 to 1, got 1.5
+    """
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout must be from 0 to 1, got {dropout}")
+    for name, number in eps.items():
+        if not number >= 0:
+            raise ValueError(f"{name} must not be negative, got {number}")

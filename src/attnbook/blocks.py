@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from attnbook.attention import KeyValueCache, MultiHeadAttention, ProjectionBias
+from attnbook.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    ProjectionBias,
+    check_shares,
+    check_sizes,
+)
 from attnbook.initialization import draw_
 from attnbook.positions import Position
 
@@ -70,6 +76,8 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("activation", activation, Activation)
+        check_sizes(d_model=d_model, d_ff=d_ff)
+        check_shares(dropout=dropout)
         self.activation = activation
         self.dropout = dropout
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
@@ -139,6 +147,8 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("norm", norm, NormPosition)
+        check_sizes(d_model=d_model)
+        check_shares(dropout=dropout, eps=eps)
         if scale != 1 and norm != "post":
             raise ValueError(f"only a post-norm stream is scaled, got {scale} with norm={norm!r}")
         self.norm_position = norm

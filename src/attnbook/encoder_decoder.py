@@ -397,7 +397,8 @@ class Transformer(Model):
 
         Raises:
             ValueError: if ``end_id`` is the padding, which the loss leaves out: no model learns to
-                end so; if a token is outside the vocabulary; or logits are not finite.
+                end so; if a token is outside the vocabulary; a source is padding only; or logits
+                are not finite.
 
         Source: Wu et al. 2016 (GNMT), eq. 14, for the penalty, :math:`|Y|` with the end token.
         """
@@ -413,6 +414,11 @@ class Transformer(Model):
             )
         check_new_tokens(n_tokens)
         check_length(n_tokens, self.config.max_tokens)
+        real = self._real(source)
+        if real is not None and (empty := (~real.any(dim=-1)).flatten().nonzero()).numel():
+            raise ValueError(
+                f"each source needs a real token, got padding only in {empty.flatten().tolist()}"
+            )
         if beams > 1:
             with self._evaluating():
                 found = self._beam_search(source, start_id, end_id, n_tokens, beams, length_penalty)
@@ -494,7 +500,7 @@ class Transformer(Model):
             new = begun[:, -1:]
             for block in cache:
                 block.reorder(row)
-        return best[:, : int(length.max())]
+        return best[:, : max(length.tolist(), default=0)]
 
     def _embed(
         self,

@@ -116,6 +116,8 @@ def draw_(
     """
     if name not in DRAWS:
         raise ValueError(f"unknown initialization {name!r}; known: {', '.join(DRAWS)}")
+    if min(fan_in, fan_out) < 1:
+        raise ValueError(f"fan_in and fan_out must be at least 1, got {fan_in} and {fan_out}")
     return fill_(weight, DRAWS[name].distribution, DRAWS[name].std(fan_in, fan_out), generator)
 
 

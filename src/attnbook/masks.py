@@ -68,7 +68,7 @@ def sliding_window_mask(
         device: where the mask is made.
 
     Raises:
-        ValueError: if there are fewer keys than queries and no offset.
+        ValueError: if there are fewer keys than queries and no offset, or the window is empty.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1; Jiang et al. 2023 (Mistral 7B),
     section 2.
@@ -82,6 +82,8 @@ def sliding_window_mask(
     """
     n_keys = n_queries if n_keys is None else n_keys
     offset = _aligned_to_end(n_queries, n_keys) if offset is None else offset
+    if before + after < 0:
+        raise ValueError(f"the window has no token, got before={before} and after={after}")
     everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     return everything.tril(offset + after).triu(offset - before)
 
@@ -141,6 +143,8 @@ def token_mask(
         tensor([[1, 0, 0],
                 [0, 1, 1]], dtype=torch.int32)
     """
+    if padding_id is None or padding_id != int(padding_id):
+        raise TypeError(f"padding_id is a token's number, got {padding_id}")
     return (ids != padding_id)[:, None, None, :]
 
 
@@ -190,7 +194,7 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
     """
     given = [mask for mask in masks if mask is not None]
     for mask in given:
-        if mask.dtype != torch.bool:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             raise TypeError(f"a mask is a boolean tensor (True = may attend), {_cure(mask)}")
     return reduce(torch.logical_and, given) if given else None
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
 from attnbook import files
-from attnbook.attention import KeyValueCache, ProjectionBias
+from attnbook.attention import KeyValueCache, ProjectionBias, check_shares, check_sizes
 from attnbook.blocks import ACTIVATIONS, Activation, Block, NormKind, check_choice, make_norm
 from attnbook.decoding import Captured, Step, new_step, not_fusible
 from attnbook.embedding import TokenEmbedding
@@ -120,14 +120,15 @@ class ModelConfig:
         """Refuse unknown words, and numbers of which torch would make an empty or broken model."""
         check_choice("position", self.position, PositionKind)
         check_choice("norm", self.norm, NormChoice)
+        check_choice("norm_kind", self.norm_kind, NormKind)
+        check_choice("activation", self.activation, Activation)
+        check_choice("attention_bias", self.attention_bias, Literal[True, False, "qkv", "output"])
         sizes = ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_tokens")
         for name in (*sizes, "n_kv_heads", "d_head", "window"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+            check_sizes(**{name: getattr(self, name)})
+        check_shares(norm_eps=self.norm_eps)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if not self.norm_eps >= 0:
-            raise ValueError(f"norm_eps must not be negative, got {self.norm_eps}")
 
     def make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
         """What is added to the embeddings."""
@@ -459,6 +460,11 @@ class Encoder(Model):
         cache: list[KeyValueCache] | None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """From the ids to the last block's output, normed."""
+        padding_mask = combine_masks(padding_mask)
+        if padding_mask is not None and len(padding_mask) not in (1, len(ids)):
+            raise ValueError(
+                f"padding_mask must be of {len(ids)} sequences, got {tuple(padding_mask.shape)}"
+            )
         n_before = 0 if cache is None else len(cache[0])
         n_keys = n_before + ids.shape[1]
         check_length(n_keys, self.config.max_tokens)
@@ -678,9 +684,11 @@ def _draw(
     temperature = max(temperature, torch.finfo(logits.dtype).tiny)
     largest = logits.amax(dim=-1, keepdim=True)
     probabilities = ((logits - largest) / temperature).softmax(dim=-1)
-    if top_p is not None:
+    if top_p is not None and top_p < 1:
         ordered, order = probabilities.sort(dim=-1, descending=True)
-        beyond = ordered.cumsum(dim=-1) - ordered >= top_p  # enough without this one
+        before = F.pad(ordered.cumsum(dim=-1)[..., :-1], (1, 0))  # a difference would round
+        reached = top_p * (1 - 4 * torch.finfo(logits.dtype).eps)  # to rounding
+        beyond = before >= reached  # enough without this one
         probabilities = probabilities.masked_fill(beyond.gather(1, order.argsort(dim=-1)), 0.0)
     # torch.multinomial's way, the same draws, without its checks of the values: the first of
     # exponential waiting times with these rates comes from each with its probability.

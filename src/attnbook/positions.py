@@ -306,7 +306,11 @@ class Rotary(Position):
     scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a base whose angles are NaN, and a share that is none."""
+        """Refuse an unknown layout, a base whose angles are NaN, and a share that is none."""
+        if self.layout not in get_args(Layout):
+            raise ValueError(f"layout must be 'interleaved' or 'half_split', got {self.layout!r}")
+        if self.base == 1 and self.scaling is not None and self.scaling.ramp != "turns":
+            raise ValueError("base must not be 1 where a scaling counts pairs: all are equal")
         if not (self.base > 0 and 0 < self.fraction <= 1):
             raise ValueError(
                 "base must be positive, and fraction above 0 and at most 1, got "
