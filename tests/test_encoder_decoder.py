@@ -331,7 +331,8 @@ def test_beams_find_no_less_than_greedy_while_they_could_still_win():
 def test_greedy_is_one_beam():
     model, source = confident(3), torch.randint(1, 7, (12, 4))
     greedy = model.generate(source, start_id=1, end_id=2, n_tokens=6)
-    one = model._beam_search(source, 1, 2, 6, 1, 0.0)
+    with torch.no_grad():
+        one = beam_search(model.eval(), source, Target(1, 2, model.config.padding_id, 6), 1, 0.0)
     assert torch.equal(greedy, one)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Transformer,
         TransformerConfig,
     )
+    from attnbook.generation import sample
     from attnbook.initialization import DRAWS, SCHEMES, draw_, initialize
     from attnbook.masks import (
         causal_mask,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
         sliding_window_mask,
         token_mask,
     )
-    from attnbook.models import Encoder, LanguageModel, ModelConfig, sample
+    from attnbook.models import Encoder, LanguageModel, ModelConfig
     from attnbook.positions import (
         ALiBi,
         LearnedPositions,
@@ -106,8 +107,8 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("masks", "positions", "initialization", "embedding", "attention", "blocks", "models"),
-    *("encoder_decoder", "probes"),
+    *("masks", "positions", "initialization", "embedding", "attention", "blocks", "generation"),
+    *("models", "encoder_decoder", "probes"),
 )
 
 

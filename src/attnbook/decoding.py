@@ -8,9 +8,9 @@ wait for Python, shapes are fixed and the step is one CUDA graph.
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,6 @@ from attnbook.blocks import ACTIVATIONS, Block, FeedForward, Residual
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import combine_masks
 from attnbook.positions import ALiBi, Rotary, alibi_slopes, count_positions
-
-if TYPE_CHECKING:
-    from attnbook.models import LanguageModel
 
 Rows = Float[Tensor, "batch width"]
 Product = Callable[[Tensor], Tensor]
@@ -44,7 +41,35 @@ ALIGNED = 64
 """Fixed shapes have a multiple of so many keys: a GPU's kernels would copy a mask of others."""
 
 
-def not_fusible(model: "LanguageModel") -> str | None:
+@runtime_checkable
+class Stack(Protocol):
+    """What is asked of a language model."""
+
+    config: Any
+    embedding: TokenEmbedding
+    blocks: nn.ModuleList
+    final_norm: nn.Module
+    head: nn.Module | None
+    output: nn.Linear | None
+    output_bias: Tensor | None
+
+    def __call__(self, ids: Tensor, **settings: Any) -> Any:
+        """Logits."""
+
+    def input(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """What the first block reads."""
+
+    def new_cache(self, max_tokens: int | None = None) -> list[KeyValueCache]:
+        """An empty one for each block."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """All parts."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All tensors that are trained."""
+
+
+def not_fusible(model: Stack) -> str | None:
     """Why a :class:`Step` may compute something else than the model; ``None`` if it does not.
 
     Example:
@@ -298,7 +323,7 @@ class Step:
 
     def __init__(
         self,
-        model: "LanguageModel",
+        model: Stack,
         cache: list[KeyValueCache],
         max_tokens: int,
         real: Bool[Tensor, "batch tokens"] | None = None,
@@ -385,7 +410,7 @@ class Step:
 
 
 def new_step(
-    model: "LanguageModel",
+    model: Stack,
     cache: list[KeyValueCache],
     ids: Integer[Tensor, "batch 1"],
     max_tokens: int,
@@ -431,7 +456,7 @@ def _capturing(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _blocks(model: "LanguageModel") -> list[Block]:
+def _blocks(model: Stack) -> list[Block]:
     return cast("list[Block]", list(model.blocks))
 
 

@@ -7,22 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
+from attnbook import generation
 from attnbook.attention import KeyValueCache, MultiHeadAttention
 from attnbook.blocks import Block
 from attnbook.embedding import TokenEmbedding
 from attnbook.initialization import deepnorm_pair
 from attnbook.masks import token_mask
-from attnbook.models import (
-    Model,
-    ModelConfig,
-    Reduction,
-    at_least_float32,
-    check_id,
-    check_length,
-    check_new_tokens,
-    cross_entropy,
-    sample,
-)
+from attnbook.models import Model, ModelConfig, Reduction, cross_entropy
 from attnbook.positions import count_positions
 
 
@@ -164,7 +155,7 @@ class TransformerConfig(ModelConfig):
                 raise ValueError(f"{name} must be at least 1, got {size}")
         if self.padding_id is not None:  # it is of both vocabularies
             smaller = min(self.vocab_size, self.target_vocab_size or self.vocab_size)
-            check_id("padding_id", self.padding_id, smaller)
+            generation.check_id("padding_id", self.padding_id, smaller)
         if self.window is not None or self.embedding_norm or self.prediction_head:
             raise ValueError(
                 "an encoder-decoder has no window, embedding_norm or prediction_head, got "
@@ -299,7 +290,7 @@ class Transformer(Model):
         """
         n_before = 0 if cache is None else len(cache[0])
         n_keys = n_before + target.shape[1]
-        check_length(n_keys, self.config.max_tokens)
+        generation.check_length(n_keys, self.config.max_tokens)
         real = self._real(target) if padding_mask is None and n_before == 0 else padding_mask
         real = None if real is None else real.flatten(1)[:, None, None]  # (batch, 1, 1, keys)
         positions = count_positions(real, n_keys, target.device)
@@ -385,7 +376,7 @@ class Transformer(Model):
             end_id: ends a sequence. What follows it is filled with padding, or with ``end_id``
                 where the model has no padding.
             n_tokens: stop after so many.
-            temperature: as in :func:`attnbook.models.sample`, and so are the others.
+            temperature: as in :func:`attnbook.generation.sample`, and so are the others.
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             generator: source of randomness.
@@ -402,105 +393,31 @@ class Transformer(Model):
 
         Source: Wu et al. 2016 (GNMT), eq. 14, for the penalty, :math:`|Y|` with the end token.
         """
-        padding = self.config.padding_id
+        draw = generation.Draw(temperature, top_k, top_p, generator)
         for name, token_id in (("start_id", start_id), ("end_id", end_id)):
-            check_id(name, token_id, self.config.target_vocab_size or self.config.vocab_size)
-        if end_id == padding:
+            vocab_size = self.config.target_vocab_size or self.config.vocab_size
+            generation.check_id(name, token_id, vocab_size)
+        if end_id == self.config.padding_id:
             raise ValueError(f"end_id {end_id} is padding_id: the loss leaves it out")
         if beams < 1 or (beams > 1 and temperature != 0):
             raise ValueError(
                 "beams must be positive, and beam search does not draw: got "
                 f"beams={beams} and temperature={temperature}"
             )
-        check_new_tokens(n_tokens)
-        check_length(n_tokens, self.config.max_tokens)
+        generation.check_new_tokens(n_tokens)
+        generation.check_length(n_tokens, self.config.max_tokens)
         real = self._real(source)
         if real is not None and (empty := (~real.any(dim=-1)).flatten().nonzero()).numel():
             raise ValueError(
                 f"each source needs a real token, got padding only in {empty.flatten().tolist()}"
             )
-        if beams > 1:
-            with self._evaluating():
-                found = self._beam_search(source, start_id, end_id, n_tokens, beams, length_penalty)
-            return found.clone()
-        new = source.new_full((len(source), 1), start_id)
-        target, ended = new[:, :0], torch.zeros_like(new, dtype=torch.bool)
+        target = generation.Target(start_id, end_id, self.config.padding_id, n_tokens)
         with self._evaluating():
-            memory, cache = self.encode(source), self.new_cache(n_tokens)
-            for _ in range(n_tokens):
-                logits = self(source, new, memory=memory, cache=cache)[:, -1]
-                if padding is not None:
-                    logits[:, padding] = -torch.inf  # the loss leaves it out: nobody learns it
-                drawn = sample(logits, temperature, top_k=top_k, top_p=top_p, generator=generator)[
-                    :, None
-                ].to(new.dtype)
-                new = drawn.masked_fill(ended, end_id if padding is None else padding)
-                target = torch.cat([target, new], dim=1)
-                ended = ended | (new == end_id)
-                if ended.all():
-                    break
-        return target.clone()  # not one of inference mode: it may be changed
-
-    def _beam_search(
-        self,
-        source: Integer[Tensor, "batch source"],
-        start_id: int,
-        end_id: int,
-        n_tokens: int,
-        beams: int,
-        length_penalty: float,
-    ) -> Integer[Tensor, "batch target"]:
-        batch, padding = len(source), self.config.padding_id
-
-        def score_of(total: Tensor, n: int) -> Tensor:
-            return total / float(((5 + n) / 6) ** length_penalty)
-
-        first_row = beams * torch.arange(batch, device=source.device)[:, None]
-        memory, cache = (
-            self.encode(source).repeat_interleave(beams, dim=0),
-            self.new_cache(n_tokens),
-        )
-        source = source.repeat_interleave(beams, dim=0)  # (batch · beams, source)
-        new = source.new_full((len(source), 1), start_id)
-        begun = new[:, :0]
-        # log-probability of each beginning
-        total = at_least_float32(memory.new_full((batch, beams), -torch.inf))
-        total[:, 0] = 0  # all begin alike: one counts
-        best = source.new_full((batch, n_tokens), end_id if padding is None else padding)
-        best_score = total.new_full((batch,), -torch.inf)
-        length = torch.zeros(batch, dtype=torch.long, device=source.device)
-        among_best = torch.arange(2 * beams, device=source.device) < beams
-        for n in range(1, n_tokens + 1):
-            logits = self(source, new, memory=memory, cache=cache)[:, -1]
-            if padding is not None:
-                logits[:, padding] = -torch.inf
-            if not logits.amax(dim=-1).isfinite().all():
-                raise ValueError(f"logits must be finite, those of token {n} are not")
-            n_vocab = logits.shape[-1]
-            # (batch · beams, vocab)
-            each = total.flatten()[:, None] + at_least_float32(logits).log_softmax(dim=-1)
-            # So many that enough go on, even if half of them end.
-            total, index = each.unflatten(0, (batch, beams)).flatten(1).topk(2 * beams)
-            row, token = first_row + index // n_vocab, index % n_vocab  # (batch, 2 · beams)
-            longer = torch.cat([begun[row], token[..., None].to(begun.dtype)], dim=-1)
-            ends = token == end_id
-            done = among_best & (ends | (n == n_tokens)) & total.isfinite()
-            score, place = score_of(total, n).masked_fill(~done, -torch.inf).max(dim=1)
-            better = score > best_score
-            best[better, :n] = longer[better, place[better]]
-            best_score, length = score.where(better, best_score), length.masked_fill(better, n)
-            total, place = total.masked_fill(ends, -torch.inf).topk(beams)
-            # A beginning's total only falls, so its score ends below that of this total, at the
-            # length where the penalty helps it most.
-            could_be = score_of(total[:, 0], n_tokens if length_penalty > 0 else n + 1)
-            if (could_be <= best_score).all():
-                break
-            row = row.gather(1, place).flatten()
-            begun = longer[first_row // beams, place].flatten(0, 1)
-            new = begun[:, -1:]
-            for block in cache:
-                block.reorder(row)
-        return best[:, : max(length.tolist(), default=0)]
+            if beams > 1:
+                found = generation.beam_search(self, source, target, beams, length_penalty)
+            else:
+                found = generation.translate(self, source, target, draw)
+        return found.clone()  # not one of inference mode: it may be changed
 
     def _embed(
         self,
@@ -509,7 +426,7 @@ class Transformer(Model):
         ids: Integer[Tensor, "batch tokens"],
         positions: Integer[Tensor, "*batch tokens"],
     ) -> Float[Tensor, "batch tokens d_model"]:
-        check_length(ids.shape[1], self.config.max_tokens)
+        generation.check_length(ids.shape[1], self.config.max_tokens)
         x: Tensor = embedding(ids)
         x = x if table is None else x + table(positions)
         return torch.dropout(x, self.dropout, self.training)

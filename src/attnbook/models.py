@@ -1,9 +1,7 @@
-"""Models of one stack: an encoder with an output layer, a language model, and how it writes."""
+"""Models of one stack: an encoder with an output layer, and a language model."""
 
 import dataclasses
 import json
-import math
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
-from attnbook import files
+from attnbook import files, generation
 from attnbook.attention import KeyValueCache, ProjectionBias, check_shares, check_sizes
 from attnbook.blocks import ACTIVATIONS, Activation, Block, NormKind, check_choice, make_norm
-from attnbook.decoding import Captured, Step, new_step, not_fusible
 from attnbook.embedding import TokenEmbedding
 from attnbook.initialization import deepnorm_constants, draw_
 from attnbook.masks import combine_masks, near_mask
@@ -371,9 +368,9 @@ class Encoder(Model):
             for _ in range(config.n_layers)
         )
         self.final_norm = config.make_final_norm()
-        self.head = PredictionHead(config) if config.prediction_head else None
+        self.head: nn.Module | None = PredictionHead(config) if config.prediction_head else None
         self.output = config.make_output(config.vocab_size)
-        self.output_bias = (
+        self.output_bias: Tensor | None = (
             nn.Parameter(torch.zeros(config.vocab_size)) if config.prediction_head else None
         )
 
@@ -467,7 +464,7 @@ class Encoder(Model):
             )
         n_before = 0 if cache is None else len(cache[0])
         n_keys = n_before + ids.shape[1]
-        check_length(n_keys, self.config.max_tokens)
+        generation.check_length(n_keys, self.config.max_tokens)
         positions = count_positions(padding_mask, n_keys, ids.device)  # (keys,) or (batch, keys)
         if padding_mask is not None:
             mask = combine_masks(mask, padding_mask.flatten(1)[:, None, None])
@@ -532,7 +529,8 @@ class LanguageModel(Encoder):
         Args:
             ids: the beginning, at least one token.
             n_tokens: how many to add.
-            temperature: 0 is greedy; this and the next three as in :func:`sample`.
+            temperature: 0 is greedy; this, the next two and ``generator`` as in
+                :func:`attnbook.generation.sample`.
             top_k: draw among so many.
             top_p: draw among the likeliest that have this probability together.
             stop_ids: a sequence ends with one of these, and is filled with it until all have ended.
@@ -562,138 +560,16 @@ class LanguageModel(Encoder):
             >>> model.generate(beginning, 4, temperature=0.8, top_k=5, generator=draws).shape
             torch.Size([2, 7])
         """
-        check_new_tokens(n_tokens)
-        _check_sampling(temperature, top_k, top_p)
-        check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
+        draw = generation.Draw(temperature, top_k, top_p, generator)
+        generation.check_new_tokens(n_tokens)
+        generation.check_length(ids.shape[1] + n_tokens, self.config.max_tokens)
         stop_ids = [int(stop_id) for stop_id in stop_ids]
         for stop_id in stop_ids:
-            check_id("stop_ids", stop_id, self.config.vocab_size)
-        stops = torch.tensor(stop_ids, dtype=ids.dtype, device=ids.device)
-        real = combine_masks(padding_mask)
-        if real is not None:
-            real = real.flatten(1)  # (batch, keys)
-            if empty := (~real.any(dim=1)).nonzero().flatten().tolist():
-                raise ValueError(f"each sequence needs a real token, got padding only in {empty}")
-        if fused and (reason := not_fusible(self)) is not None:
-            warnings.warn(f"generating without fused=True: {reason}", stacklevel=2)
-            fused = False
-        capture = fused and cache is None and ids.is_cuda
-        if cache is None:  # what is captured has its own memory of all keys
-            cache = self.new_cache(None if capture else ids.shape[1] + n_tokens - 1)
-        new = ids[:, len(cache[0]) :]
-        if new.shape[1] == 0:
-            raise ValueError(
-                f"ids must have a token that is not in the cache yet, got {ids.shape[1]} tokens "
-                f"and a cache of {len(cache[0])}"
-            )
-        at: Tensor | int = -1
-        if real is not None:  # the last real token
-            at = new.shape[1] - 1 - real.flip(1).int().argmax(dim=1)
-        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        largest: Tensor | None = None  # of the logits, and what is not finite stays
-        step: Step | Captured | None = None
+            generation.check_id("stop_ids", stop_id, self.config.vocab_size)
+        real = generation.real_tokens(padding_mask)
         with self._evaluating():
-            for i in range(n_tokens):
-                if step is None:
-                    logits = self(new, padding_mask=real, cache=cache, at=at)  # (batch, vocab)
-                else:
-                    logits = step(new)
-                logits = at_least_float32(logits)
-                now = logits.amax(dim=-1)
-                largest = now if largest is None else torch.where(largest.isfinite(), now, largest)
-                drawn = _draw(logits, temperature, top_k, top_p, generator).to(ids.dtype)
-                new, at = torch.where(ended, ids[:, -1], drawn)[:, None], -1
-                ids = torch.cat([ids, new], dim=1)
-                if stop_ids:
-                    ended = ended | torch.isin(new[:, 0], stops)
-                    if ended.all():
-                        break
-                if fused and step is None and i + 1 < n_tokens:
-                    step = new_step(self, cache, new, len(cache[0]) + n_tokens - 1, real, capture)
-                if real is not None:
-                    real = F.pad(real, (0, 1), value=True)
-            if largest is not None:  # at the end: a GPU would be waited for after each token
-                _check_finite(largest)
-        return ids.clone()  # not one of inference mode: it may be changed
-
-
-def sample(
-    logits: Float[Tensor, "batch vocab"],
-    temperature: float = 1.0,
-    *,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: Generator | None = None,
-) -> Integer[Tensor, "batch"]:
-    r"""Draw one token for each row.
-
-    .. math:: t \sim \operatorname{softmax}(\text{logits} / \text{temperature})
-
-    Args:
-        logits: over the vocabulary.
-        temperature: 0 takes the largest logit (greedy), 1 draws from the model's own distribution.
-        top_k: draw among the ``top_k`` largest logits only.
-        top_p: draw among the likeliest tokens only, as many as it takes to have this probability.
-        generator: source of randomness; torch's global one if none is given.
-
-    Raises:
-        ValueError: if ``temperature`` is negative or not finite, ``top_k`` below 1 or ``top_p`` not
-            above 0 and at most 1. And if logits are not finite: a model that has gone wrong would
-            go on writing.
-
-    Source: Fan et al. 2018, section 5 (top-k); Holtzman et al. 2020, section 3.1 (top-p).
-
-    Example:
-        >>> sample(torch.tensor([[1.0, 3.0, 2.0]]), 0.0)
-        tensor([1])
-    """
-    _check_sampling(temperature, top_k, top_p)
-    logits = at_least_float32(logits)
-    _check_finite(logits.amax(dim=-1))
-    return _draw(logits, temperature, top_k, top_p, generator)
-
-
-def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be at least 0 and finite, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1, or None to draw among all, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
-
-
-def _check_finite(largest: Float[Tensor, "batch"]) -> None:
-    if not largest.isfinite().all():
-        raise ValueError(f"logits must be finite, got {largest.tolist()} as the largest")
-
-
-def _draw(
-    logits: Tensor,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: Generator | None,
-) -> Integer[Tensor, "batch"]:
-    if temperature == 0:
-        return logits.argmax(dim=-1)
-    if top_k is not None and top_k < logits.shape[-1]:
-        values, tokens = logits.topk(top_k)
-        drawn = _draw(values, temperature, None, top_p, generator)
-        return tokens.gather(1, drawn[:, None])[:, 0]
-    # Relative to the largest, so that at a low temperature none becomes +inf.
-    temperature = max(temperature, torch.finfo(logits.dtype).tiny)
-    largest = logits.amax(dim=-1, keepdim=True)
-    probabilities = ((logits - largest) / temperature).softmax(dim=-1)
-    if top_p is not None and top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
-        before = F.pad(ordered.cumsum(dim=-1)[..., :-1], (1, 0))  # a difference would round
-        reached = top_p * (1 - 4 * torch.finfo(logits.dtype).eps)  # to rounding
-        beyond = before >= reached  # enough without this one
-        probabilities = probabilities.masked_fill(beyond.gather(1, order.argsort(dim=-1)), 0.0)
-    # torch.multinomial's way, the same draws, without its checks of the values: the first of
-    # exponential waiting times with these rates comes from each with its probability.
-    waits = torch.empty_like(probabilities).exponential_(generator=generator)
-    return (probabilities / waits).argmax(dim=-1)
+            longer = generation.write(self, ids, n_tokens, draw, stop_ids, real, cache, fused)
+        return longer.clone()  # not one of inference mode: it may be changed
 
 
 def cross_entropy(
@@ -737,52 +613,6 @@ def cross_entropy(
         log_probabilities, targets.flatten(), ignore_index=ignored, reduction=reduction
     )
     return loss if reduction == "mean" else (loss, count)
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits for sums over the vocabulary or over tokens: half precision would round, or overflow.
-
-    Example:
-        >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
-        torch.float32
-    """
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def check_length(n_tokens: int, max_tokens: int) -> None:
-    """Refuse a sequence that is longer than the model's.
-
-    Example:
-        >>> check_length(300, 256)
-        Traceback (most recent call last):
-        ValueError: the model takes at most 256 tokens, got 300
-    """
-    if n_tokens > max_tokens:
-        raise ValueError(f"the model takes at most {max_tokens} tokens, got {n_tokens}")
-
-
-def check_new_tokens(n_tokens: int) -> None:
-    """Refuse to add a negative number of tokens.
-
-    Example:
-        >>> check_new_tokens(-1)
-        Traceback (most recent call last):
-        ValueError: n_tokens must not be negative, got -1
-    """
-    if n_tokens < 0:
-        raise ValueError(f"n_tokens must not be negative, got {n_tokens}")
-
-
-def check_id(name: str, token_id: int, vocab_size: int) -> None:
-    """Refuse a token that can't occur: waiting for it would never end.
-
-    Example:
-        >>> check_id("end_id", 50, 50)
-        Traceback (most recent call last):
-        ValueError: end_id must be in 0 … 49, got 50
-    """
-    if not 0 <= token_id < vocab_size:
-        raise ValueError(f"{name} must be in 0 … {vocab_size - 1}, got {token_id}")
 
 
 def _is_zero(count: Tensor) -> bool:

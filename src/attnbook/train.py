@@ -304,7 +304,7 @@ def write(
         tokenizer: its tokenizer.
         prompt: what the text begins with; a new line if it is empty.
         n_tokens: how many to add.
-        temperature: as in :func:`attnbook.models.sample`, and so are the next two.
+        temperature: as in :func:`attnbook.generation.sample`, and so are the next two.
         top_k: draw among so many.
         top_p: draw among the likeliest that have this probability together.
         generator: source of randomness, on the model's device; torch's global one if not given.

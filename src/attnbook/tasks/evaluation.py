@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from attnbook.models import LanguageModel, at_least_float32
+from attnbook.generation import at_least_float32
+from attnbook.models import LanguageModel
 
 
 def token_losses(
