@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from attnbook.files import write_whole
+
 Result = dict[str, Any]
 
 BENCHMARKS = ("attention", "training", "generation", "backprop", "probes")
@@ -21,7 +23,7 @@ def save(result: Result, path: Path) -> None:
     """Write a result as JSON, each ratio's quartiles in one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"\n *(?=[\d\]])", " ", json.dumps(result, indent=1, ensure_ascii=False))
-    _write(path, text + "\n")
+    write_whole(path, f"{text}\n".encode())
 
 
 def load(folder: Path) -> list[Result]:
@@ -68,13 +70,7 @@ def rewrite_readme(text: str, path: Path = README) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{path.name} needs these two lines: {BEGIN} and {END}")
-    _write(path, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    path.with_suffix(".new").write_text(text, encoding="utf-8")
-    path.with_suffix(".new").replace(path)
+    write_whole(path, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}".encode())
 
 
 def _table(results: list[Result]) -> str:

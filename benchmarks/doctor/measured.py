@@ -23,6 +23,7 @@ os.environ["KERAS_BACKEND"] = "torch"  # before it is imported
 import torch
 
 from attnbook.doctor import Report
+from attnbook.files import write_whole
 from benchmarks.doctor.specimens.museum import FILES, FOLDER, examine, right, specimens, verdict
 from book.evidence.code import Code, code_hash
 
@@ -159,8 +160,7 @@ def main() -> None:
         result.setdefault("code", {})[name] = code()
     result["scores"] = scores(result["verdicts"])
     text = json.dumps(result, indent=1)
-    WRITTEN.with_suffix(".new").write_text(text + "\n", "utf-8")
-    WRITTEN.with_suffix(".new").replace(WRITTEN)
+    write_whole(WRITTEN, f"{text}\n".encode())
 
 
 if __name__ == "__main__":

@@ -1,14 +1,72 @@
-"""Files of tensors: safetensors, written whole or not at all."""
+"""Files that are written whole or not at all, files of tensors among them; and a lock."""
 
+import errno
 import json
 import os
 import shutil
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+from filelock import FileLock, Timeout
 from torch import Tensor
+
+
+def write_whole(path: Path, *parts: bytes | memoryview, folder: Path | None = None) -> None:
+    """Write a file elsewhere, then move it onto ``path``: a reader finds the old one or the new.
+
+    The permissions of the file that was there are kept; a link is replaced.
+
+    Args:
+        path: of the file.
+        parts: what it holds, one after another.
+        folder: on the same disk, where a kill may leave what is unfinished; that of ``path`` if not
+            given.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_whole(Path(folder, "file"), b"one, ", b"two")
+        ...     Path(folder, "file").read_text()
+        'one, two'
+    """
+    unfinished = (folder or path.parent) / f".{uuid.uuid4().hex}.unfinished"
+    try:
+        with unfinished.open("xb") as file:
+            if path.exists():
+                shutil.copymode(path, unfinished)  # before there is anything to read
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def lock(path: Path) -> AbstractContextManager[object]:
+    """Take the lock that a file stands for; it is held until the block is left, or by a kill.
+
+    Where there are no locks, as on some file systems, nothing is held.
+
+    Raises:
+        BlockingIOError: if it is held already.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, lock(Path(folder, "lock")):
+        ...     lock(Path(folder, "lock"))
+        Traceback (most recent call last):
+        BlockingIOError: ... the lock is held: '...lock'
+    """
+    try:
+        return FileLock(path).acquire(blocking=False)
+    except Timeout:
+        raise BlockingIOError(errno.EWOULDBLOCK, "the lock is held", str(path)) from None
+    except OSError:
+        return nullcontext()
 
 
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -32,19 +90,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     if path.exists() and not path.is_file():  # a device would be replaced, too
         raise OSError(f"{path} is not a file that can be replaced")
     header, data = _ordered(safetensors.torch.save(_apart(tensors), metadata))
-    unfinished = path.with_name(f".{uuid.uuid4().hex}.unfinished")
-    try:
-        with unfinished.open("xb") as file:
-            if path.exists():
-                shutil.copymode(path, unfinished)  # before there is anything to read
-            file.write(header)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_whole(path, header, data)
 
 
 def _ordered(saved: bytes) -> tuple[bytes, memoryview]:

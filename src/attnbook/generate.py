@@ -1,42 +1,28 @@
-"""Write with a model that attnbook.train made: ``python -m attnbook.generate RUN "prompt"``."""
+"""Write with a model: ``python -m attnbook.generate FOLDER "prompt"``.
+
+The folder is a run that ``python -m attnbook.train`` made, or one of Hugging Face's with GPT-2,
+Llama, Gemma (the first), Mistral, Qwen2 or Qwen3.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Generator
 
-from attnbook.models import LanguageModel
-from attnbook.tasks.text import Tokenizer
-from attnbook.train import BEST, build, explained, read_run, settings_of, write
-from attnbook.training import load_model
+from attnbook.train import explained, starting_point, write
+from attnbook.training import load_run
 from attnbook.training.progress import writable
-
-
-def load(folder: Path, *, last: bool = False) -> tuple[LanguageModel, Tokenizer]:
-    """A run's model with the lowest held-out loss, or its last one, and its tokenizer.
-
-    Raises:
-        ValueError: if there is no run in the folder, or no model yet.
-    """
-    values, tokenizer = read_run(folder)
-    if last:
-        model = build(values, tokenizer)
-        load_model(folder, model)
-        return model, tokenizer
-    if not (folder / BEST).exists():
-        every = settings_of(values).every
-        raise ValueError(f"{folder} has no model yet: train keeps the first after {every} steps")
-    return LanguageModel.load(folder / BEST), tokenizer
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
-        prog="python -m attnbook.generate", description="Write with a model of attnbook.train."
+        prog="python -m attnbook.generate", description=(__doc__ or "").replace("``", "")
     )
-    made.add_argument("run", type=Path, help="the folder that attnbook.train made")
+    made.add_argument("folder", type=Path, help="a run, or a folder of Hugging Face's")
     made.add_argument("prompt", nargs="?", default="", help="what the text begins with")
     made.add_argument("--tokens", type=int, default=200, help="tokens to write (200)")
     made.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
@@ -44,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--top-p", type=float, help="draw among the likeliest of this probability")
     made.add_argument("--seed", type=int, help="for the same text again")
     made.add_argument(
-        "--last", action="store_true", help="not the model with the lowest held-out loss"
+        "--last", action="store_true", help="of a run: not the model with the lowest held-out loss"
     )
     return made
 
@@ -79,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draws = Generator()
     draws.seed() if given.seed is None else draws.manual_seed(given.seed)
     try:
-        model, tokenizer = load(given.run, last=given.last)
+        load = partial(load_run, last=True) if given.last else starting_point
+        model, tokenizer = load(given.folder)
         for piece in write(
             model,
             tokenizer,
@@ -92,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ):
             show(piece)
         show("\n")
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {explained(error, given.run)}")
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"error: {explained(error, given.folder)}")
     except KeyboardInterrupt:
         sys.exit(1)
 

@@ -3,7 +3,8 @@
 The folder ``RUN`` gets the settings, a tokenizer trained on the text, a checkpoint, from which the
 same command goes on, and the model with the lowest held-out loss so far. Ctrl-C saves and ends.
 ``python -m attnbook.generate RUN "prompt"`` writes with that model. With ``--init``, another run's
-model or GPT-2 or Llama from a folder of Hugging Face's is trained on, with its own tokenizer.
+model, or one from a folder of Hugging Face's, is trained on, with its own tokenizer: GPT-2, Llama,
+Gemma (the first), Mistral, Qwen2 or Qwen3.
 """
 
 import argparse
@@ -16,38 +17,28 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
 import torch.distributed as dist
 from torch import Generator
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from attnbook import files, tasks
 from attnbook.blocks import check_choice
 from attnbook.convert import from_pretrained
 from attnbook.initialization import initialize
-from attnbook.models import LanguageModel, ModelConfig
+from attnbook.models import Encoder, LanguageModel, ModelConfig
 from attnbook.positions import RotaryScaling
-from attnbook.tasks.text import (
-    TextTask,
-    Tokenizer,
-    bpe_tokenizer,
-    fingerprint,
-    python_topics,
-    read_text,
-    read_tokenizer,
-)
-from attnbook.training import History, TrainingConfig, processes, train
+from attnbook.training import History, TrainingConfig, load_run, processes, train
 from attnbook.training.progress import say
 
-try:
-    import fcntl
-except ModuleNotFoundError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+if TYPE_CHECKING:  # --help needs no more than the core
+    from tokenizers import Tokenizer
 
 Precision = Literal["float32", "float64", "bfloat16"]
 SETTINGS, TOKENIZER, BEST = "settings.json", "tokenizer.json", "best.safetensors"
@@ -171,38 +162,49 @@ def prepare(folder: Path, given: dict[str, Any]) -> tuple[bool, dict[str, Any], 
     source = settings_of(values).text
     say(f"reading {source or 'the help texts of this Python'}", error=True)
     text = read(source)
-    values["fingerprint"] = fingerprint(text)
+    values["fingerprint"] = tasks.fingerprint(text)
     if before.get("fingerprint", values["fingerprint"]) != values["fingerprint"]:
         raise ValueError(
             f"{folder} was begun with another text than that of "
             f"{source or 'this Python'}; take another folder with --out"
         )
     if begun:
-        tokenizer = read_tokenizer(folder / TOKENIZER)
+        tokenizer = tasks.read_tokenizer(folder / TOKENIZER)
     elif init := values.get("init"):
         model, tokenizer = starting_point(Path(init))
         values = _with_sizes_of(model.config, values)
+        if "learning_rate" not in values:
+            say(
+                f"the learning rate is {Settings.learning_rate}, as for a model from scratch; one "
+                "that is trained already mostly takes less: --learning-rate 1e-4",
+                error=True,
+            )
     else:
         size = settings_of(values).vocab_size
         say(f"making a vocabulary of {size:,} tokens of {len(text):,} characters", error=True)
-        tokenizer = bpe_tokenizer(text, size)
+        tokenizer = tasks.bpe_tokenizer(text, size)
     derived = {name: values[name] for name in DERIVED if name in values}
     return begun, dataclasses.asdict(settings_of(values)) | derived, tokenizer.to_str()
 
 
-def starting_point(folder: Path) -> tuple[LanguageModel, Tokenizer]:
+def starting_point(folder: Path) -> "tuple[LanguageModel, Tokenizer]":
     """The best model of a run, or the one in a folder of Hugging Face's, and its tokenizer.
 
     Raises:
         ValueError: if there is no whole model, or no tokenizer of its size.
     """
-    if not folder.is_dir():
-        raise ValueError(f"expected a folder with --init, got {folder}")
-    is_run = (folder / SETTINGS).exists()
-    model = LanguageModel.load(folder / BEST) if is_run else from_pretrained(folder)
+    model: Encoder
+    if (folder / SETTINGS).exists():
+        model, tokenizer = load_run(folder)
+    elif (folder / "config.json").exists():
+        model, tokenizer = from_pretrained(folder), tasks.read_tokenizer(folder / TOKENIZER)
+    else:
+        raise ValueError(
+            "expected a folder that attnbook.train made, or one of Hugging Face's with a "
+            f"config.json, got {folder}"
+        )
     if not isinstance(model, LanguageModel):
         raise ValueError(f"expected a language model in {folder}, got an Encoder")
-    tokenizer = read_tokenizer(folder / TOKENIZER)
     largest = max(tokenizer.get_vocab().values())
     if largest >= model.config.vocab_size:
         raise ValueError(
@@ -238,13 +240,13 @@ def read(text: str) -> str:
         ValueError: if it can't be read again, when the run goes on.
     """
     if not text:
-        return python_topics()
+        return tasks.python_topics()
     path = Path(text)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ValueError(
             f"expected a file on a disk, which a run reads again when it goes on, got {text}"
         )
-    return read_text(path)
+    return tasks.read_text(path)
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
@@ -261,7 +263,7 @@ def settings_of(values: dict[str, Any]) -> Settings:
     return Settings(**{name: value for name, value in values.items() if name in known})
 
 
-def read_run(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
+def read_run(folder: Path) -> "tuple[dict[str, Any], Tokenizer]":
     """What ``settings.json`` of a run holds, and its tokenizer.
 
     Raises:
@@ -270,10 +272,10 @@ def read_run(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
     path = folder / SETTINGS
     if not path.exists():
         raise ValueError(f"expected a folder that attnbook.train made, got {folder}")
-    return _values_in(path), read_tokenizer(folder / TOKENIZER)
+    return _values_in(path), tasks.read_tokenizer(folder / TOKENIZER)
 
 
-def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
+def build(values: dict[str, Any], tokenizer: "Tokenizer") -> LanguageModel:
     """The untrained model; with ``init``, one of that model's configuration."""
     settings = settings_of(values)
     dtype = torch.float64 if settings.precision == "float64" else torch.float32
@@ -288,7 +290,7 @@ def build(values: dict[str, Any], tokenizer: Tokenizer) -> LanguageModel:
 
 def write(
     model: LanguageModel,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     prompt: str,
     n_tokens: int,
     *,
@@ -316,7 +318,7 @@ def write(
         ValueError: if the prompt came from bytes that are not UTF-8.
 
     Example:
-        >>> tokenizer = bpe_tokenizer("to be or not to be " * 20, 260)
+        >>> tokenizer = tasks.bpe_tokenizer("to be or not to be " * 20, 260)
         >>> model = LanguageModel(ModelConfig(260, d_model=8, max_tokens=8))
         >>> beginning, *more = write(model, tokenizer, "to be", 20)
         >>> beginning, len(more)
@@ -349,7 +351,7 @@ def write(
         shown = len(text)
 
 
-def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: Tokenizer) -> None:
+def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: "Tokenizer") -> None:
     """Train what :func:`prepare` prepared, from where it is."""
     settings, is_first = settings_of(values), processes().rank == 0
     model = build(values, tokenizer)
@@ -358,7 +360,7 @@ def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: Tokenizer)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     device = next(model.parameters()).device
     try:
-        task = TextTask(read(settings.text), tokenizer, settings.length)
+        task = tasks.TextTask(read(settings.text), tokenizer, settings.length)
     except ValueError as error:
         raise ValueError(f"{error}; take a longer text or another --length") from None
     ids, targets = (part.to(device) for part in task.validation_windows(32))
@@ -377,8 +379,8 @@ def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: Tokenizer)
             held.enter_context(_alone_in(folder))
             if has_begun(folder) != begun:
                 raise ValueError(f"another command began {folder} at the same time")
-            _write(folder / TOKENIZER, tokenizer.to_str())
-            _write(folder / SETTINGS, json.dumps(values, indent=1) + "\n")
+            files.write_whole(folder / TOKENIZER, tokenizer.to_str().encode())
+            files.write_whole(folder / SETTINGS, f"{json.dumps(values, indent=1)}\n".encode())
 
         def stop(history: History) -> bool:
             if history.losses:
@@ -460,8 +462,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 given[name] = str(Path(given[name]).resolve())
         with _ended_at_once():
             begun, values, tokenizer = processes().from_first(lambda: prepare(folder, given))
+        from tokenizers import Tokenizer
+
         run(folder, begun, values, Tokenizer.from_str(tokenizer))
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, ModuleNotFoundError) as error:
         if dist.is_torchelastic_launched():
             raise  # torchrun shows the error of the process that failed first
         sys.exit(f"error: {explained(error, folder)}")
@@ -503,7 +507,7 @@ def _option(name: str) -> str:
 
 def _values_in(path: Path) -> dict[str, Any]:
     """Those of a JSON file."""
-    text = read_text(path)
+    text = tasks.read_text(path)
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -556,33 +560,12 @@ def _interruption() -> Iterator[Callable[[], bool]]:
 def _alone_in(folder: Path) -> Iterator[None]:
     """Make the folder, and keep others that train out of it: by a lock, which a kill releases."""
     folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"another command is training in {folder}") from None
+        held = files.lock(folder / ".lock")
+    except BlockingIOError:
+        raise ValueError(f"another command is training in {folder}") from None
+    with held:
         yield
-    finally:
-        os.close(handle)
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    unfinished = path.with_suffix(".unfinished")
-    try:
-        unfinished.unlink(missing_ok=True)  # which could be a link
-        with unfinished.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # before the checkpoint that belongs to it
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -379,8 +379,8 @@ raise SystemExit(build.main(['book']))""",
         assert outputs(path)[-1].text == "42\n"
 
 
-@pytest.mark.parametrize("step", ["chmod", "replace"])
-def test_interrupted_write_leaves_the_old_file_and_nothing_else(step, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace")])
+def test_interrupted_write_leaves_the_old_file_and_nothing_else(owner, step, tmp_path, monkeypatch):
     path = tmp_path / "chapter.ipynb"
     if step == "replace":
         path.write_text("old")
@@ -390,7 +390,7 @@ def test_interrupted_write_leaves_the_old_file_and_nothing_else(step, tmp_path, 
 
     monkeypatch.chdir(tmp_path)
     Path("_build").mkdir()
-    monkeypatch.setattr(Path, step, interrupt)
+    monkeypatch.setattr(owner, step, interrupt)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(KeyboardInterrupt):
         write_whole(path, "new")

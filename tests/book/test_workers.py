@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     root = tmp_path_factory.mktemp("checkout")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        patch.setenv("PYTHONPATH", str(root))
+        patch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
         patch.syspath_prepend(root)  # workers take it over
         patch.delenv("ATTNBOOK_SEED", raising=False)
         for folder in ("studies", "chapters"):
@@ -107,6 +107,31 @@ def test_claims_are_tried_there_with_their_studies(cluster):
     counted = json.loads(Path("chapters/held.json").read_text())["one"].values()
     assert [each["seeds"] for each in counted] == [[1, 2]] * len(counted)
     assert ["studies/where.json"] in [each["made_anew"] for each in counted]
+
+
+@pytest.mark.usefixtures("cluster")  # its checkout
+def test_without_workers_it_says_what_it_waits_for():
+    Path("began").unlink(missing_ok=True)
+    with LocalCluster(1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as own:
+        own.scale(0)
+        wait_until(lambda: not own.scheduler.workers)
+        waits = f"waiting for a worker: make worker SCHEDULER={own.scheduler_address}\n"
+        with start("studies", "where", scheduler=own.scheduler_address) as process:
+            assert waits in iter(process.stdout.readline, "")
+            own.scale(1)
+            wait_until(Path("began").exists)
+            own.scale(0)
+            assert waits in iter(process.stdout.readline, "")
+            own.scale(1)
+            _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_worker_with_other_code_is_named(cluster):

@@ -376,6 +376,44 @@ def test_names_of_old_bert_folders_are_read(tmp_path):
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
 
 
+SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 11, "vocab_size": VOCAB}
+SIZES |= {"num_hidden_layers": 2}
+KEY_SIZES = {"num_key_value_heads": 2, "head_dim": 6}
+GPT2_SIZES = {"n_embd": 16, "n_head": 4, "n_layer": 2, "n_positions": 24, "vocab_size": VOCAB}
+BARE = {
+    "GPT2LMHeadModel": GPT2_SIZES,
+    **{f"{name}ForCausalLM": SIZES | KEY_SIZES for name in ("Llama", "Gemma", "Mistral", "Qwen3")},
+    "Qwen2ForCausalLM": SIZES | {"num_key_value_heads": 2},
+    **{
+        f"{name}ForMaskedLM": SIZES | {"max_position_embeddings": 24}
+        for name in ("Bert", "Roberta")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_what_config_json_does_not_say_is_the_familys_own_default(kind, tmp_path):
+    made = getattr(transformers, kind)
+    made(made.config_class(**BARE[kind])).save_pretrained(tmp_path)
+    bare = {"model_type": made.config_class.model_type} | BARE[kind]
+    (tmp_path / "config.json").write_text(json.dumps(bare))
+    theirs, ids = made.from_pretrained(tmp_path), torch.randint(2, VOCAB, (BATCH, TOKENS))
+    config = theirs.config
+    ours = convert.from_pretrained(tmp_path)
+    assert_near(ours(ids), theirs(ids).logits, FLOAT32)
+    table = 2 if "Roberta" in kind else 0  # rows that are not ours
+    assert ours.config.max_tokens == config.max_position_embeddings - table
+    assert ours.config.window == (4096 if "Mistral" in kind else None)
+    dropout = next(getattr(config, k) for k in DROPOUTS if hasattr(config, k))
+    assert ours.blocks[0].attention.dropout == dropout
+    for key in ("num_key_value_heads", "head_dim", "hidden_size", "n_layer"):  # the files know
+        (tmp_path / "config.json").write_text(json.dumps({k: bare[k] for k in bare if k != key}))
+        assert torch.equal(convert.from_pretrained(tmp_path)(ids), ours(ids))
+
+
+DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+
+
 def test_gemmas_gelu_was_never_the_exact_one(tmp_path):
     theirs, ids = small("Gemma", head_dim=4), torch.randint(VOCAB, (BATCH, CONTEXT))
     theirs.save_pretrained(tmp_path)
@@ -456,7 +494,7 @@ LLAMA_DIFFERS = [
     ({"rope_scaling": LLAMA3 | {"low_freq_factor": None}}, "'llama3' without low_freq_factor"),
     ({"rope_parameters": {"full_attention": LINEAR_ROPE}}, "must be options by name, got {'full_"),
     ({"rope_scaling": {"type": "longrope"}}, "of default, linear, llama3, yarn, got 'longrope'"),
-    ({"rope_scaling": {"type": "yarn"}}, "rope_type='yarn' without original_max_position_embed"),
+    ({"rope_scaling": {"type": "yarn"}}, "has rope_type='yarn' without factor"),
     (
         {"rope_scaling": LINEAR_ROPE, "rope_parameters": LINEAR_ROPE | {"factor": 2.0}},
         "has rope_parameters.factor=2.0 and rope_scaling.factor=4.0",

@@ -1,5 +1,6 @@
 """Losses of a long text by windows against the definition, token by token."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -30,6 +31,21 @@ def test_by_default_windows_are_the_models_and_overlap_by_half():
     ids = torch.randint(7, (25,))
     assert torch.equal(token_losses(MODEL, ids), token_losses(MODEL, ids, length=9, stride=4))
     assert not torch.equal(token_losses(MODEL, ids), token_losses(MODEL, ids, stride=9))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
+def test_ids_may_be_mapped_from_a_file(dtype, tmp_path):
+    ids = torch.randint(7, (25,))
+    ids.numpy().astype(dtype).tofile(tmp_path / "tokens")
+    mapped = np.memmap(tmp_path / "tokens", dtype=dtype, mode="r")
+    for text in (mapped, torch.from_numpy(np.array(mapped))):
+        assert torch.equal(token_losses(MODEL, text), token_losses(MODEL, ids))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_batch_is_no_text():
+    with pytest.raises(TypeError, match=r"one dimension, got a Tensor .* in 2 dimensions"):
+        token_losses(MODEL, torch.zeros(2, 5, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Packed documents are read as each alone, and lose nothing."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -42,6 +43,42 @@ def test_with_the_mask_each_document_is_read_as_if_alone(position):
     assert_near(packed, alone, 1e-12)
     assert (mixed - alone)[:4].abs().max() < 1e-12  # the first has nobody before it
     assert (mixed - alone)[4:].abs().max() > 1e-3
+
+
+TEXTS = [[1, 2, 3, 9], [], [4, 255], [5, 6, 9]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "int64"])
+def test_tokens_may_be_arrays_and_tensors_of_any_integer_type(dtype, tmp_path):
+    np.concatenate(TEXTS).astype(dtype).tofile(tmp_path / "tokens")
+    mapped = np.memmap(tmp_path / "tokens", dtype=dtype, mode="r")
+    parts = np.split(mapped, np.cumsum([len(text) for text in TEXTS])[:-1])
+    tensors = [torch.tensor(text, dtype=getattr(torch, dtype)) for text in TEXTS]
+    expected = pack(TEXTS, 4)
+    assert expected.targets.tolist() == [[2, 3, 9, -100], [255, -100, 6, 9]]
+    for documents in (parts, tensors, iter(TEXTS)):
+        for ours, theirs in zip(pack(documents, 4), expected, strict=True):
+            assert ours.dtype == torch.int64
+            assert torch.equal(ours, theirs)
+    numbers = expected.documents.numpy()
+    assert torch.equal(document_mask(numbers), document_mask(expected.documents))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (np.arange(9), "got a int64 of int64 in 0 dimensions"),
+        (list(range(9)), "got a int of int64 in 0 dimensions"),
+        (["a text"], "got a str of <U6 in 0 dimensions"),
+        ([[1.5, 2.0]], "got a list of float64 in 1 dimensions"),
+        ([torch.zeros(9, dtype=torch.bool)], "got a Tensor of torch.bool in 1 dimensions"),
+        ([np.zeros((2, 9), dtype=int)], "got a ndarray of int64 in 2 dimensions"),
+    ],
+)
+def test_what_is_no_document_is_refused(documents, message):
+    with pytest.raises(TypeError, match=f"expected token ids, whole numbers .*, {message}"):
+        pack(documents, 4)
 
 
 def test_a_row_needs_a_length():

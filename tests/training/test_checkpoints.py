@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from spawned import SECONDS, different, results, started, worker
@@ -59,6 +60,17 @@ def test_resumed_training_has_the_whole_history(tmp_path):
     again = LanguageModel(MODEL)
     load_model(tmp_path, again)
     assert not different(model.state_dict(), again.state_dict())
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_settings_may_be_numpys_numbers(tmp_path):
+    def trained(*settings: Any) -> History:
+        config = TrainingConfig(*settings)
+        return train(LanguageModel(MODEL), padded_batch, config, folder=tmp_path)
+
+    first = trained(np.int64(2), np.float32(0.5))
+    assert len(first.losses) == 2
+    assert trained(2, 0.5) == first
 
 
 def test_what_is_complete_or_has_stopped_is_not_trained_further(tmp_path):

@@ -19,6 +19,7 @@ from spawned import SECONDS, different, ended, started
 from attnbook import LanguageModel, ModelConfig, convert, files, generate, train
 from attnbook.tasks import TextTask, bpe_tokenizer
 from attnbook.train import BEST
+from attnbook.training import load_run
 
 SMALL = [
     *("--vocab-size=280", "--length=16", "--d-model=16", "--n-heads=2", "--n-layers=1"),
@@ -86,15 +87,15 @@ def test_model_that_writes_is_the_one_with_the_lowest_held_out_loss(tmp_path, ca
     lowest = min(evaluations, key=lambda step: evaluations[step])
     assert 10 <= lowest < 60
     assert f"it was lowest after {lowest}\n" in capsys.readouterr().out
-    best, _ = generate.load(tmp_path)
-    last, _ = generate.load(tmp_path, last=True)
+    best, _ = load_run(str(tmp_path))
+    last, _ = load_run(tmp_path, last=True)
     assert different(last.state_dict(), best.state_dict())
     checkpoint = read(tmp_path / "checkpoint.safetensors")
     assert last.embedding.weight.equal(checkpoint["model.embedding.weight"])
 
     again = ["--text", command[1], "--out", str(tmp_path / "again"), "--steps", "60", *SMALL]
     train.main([*again, "--every", str(lowest)])
-    same, _ = generate.load(tmp_path / "again")
+    same, _ = load_run(tmp_path / "again")
     assert not different(best.state_dict(), same.state_dict())
 
 
@@ -352,8 +353,15 @@ def test_converted_model_is_trained_on(tmp_path, text, capsys):
             train.main([*command, wrong])
     assert not (tmp_path / "run").exists()
 
+    capsys.readouterr()
+    generate.main([str(folder), "to be", "--tokens", "5", "--seed", "1"])
+    assert capsys.readouterr().out.startswith("to be")
+    train.main([*command, "--steps", "1"])
+    assert "rate is 0.002, as for a model from scratch; one that" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run")
     train.main([*command, "--steps", "10", "--every", "5", "--learning-rate", "1e-6"])
-    model, _ = generate.load(tmp_path / "run")
+    assert "from scratch" not in capsys.readouterr().err
+    model, _ = load_run(tmp_path / "run")
     assert model.config.max_tokens == train.read_run(tmp_path / "run")[0]["length"] == 24
     for name, tensor in model.state_dict().items():
         expected = convert.from_pretrained(folder).state_dict()[name].float()
@@ -365,10 +373,9 @@ def test_converted_model_is_trained_on(tmp_path, text, capsys):
 
 def test_folder_without_a_model_to_start_from_is_refused(tmp_path, text):
     command = ["--text", text, "--out", str(tmp_path / "run"), "--init"]
-    with pytest.raises(SystemExit, match=f"expected a folder with --init, got {text}"):
-        train.main([*command, text])
-    with pytest.raises(SystemExit, match=r"No such file or directory: .*config.json"):
-        train.main([*command, str(tmp_path)])
+    for wrong in (text, str(tmp_path)):
+        with pytest.raises(SystemExit, match=rf"or one of Hugging Face's .*json, got {wrong}$"):
+            train.main([*command, wrong])
 
 
 def test_loss_that_is_not_finite_says_what_helps(tmp_path, text):
@@ -427,8 +434,9 @@ def test_options_that_cannot_be_are_refused(option, message, capsys):
 
 
 def test_run_that_lacks_a_file_or_has_a_broken_one_names_it(tmp_path, text):
-    with pytest.raises(SystemExit, match=r"expected a folder that attnbook.train made, got /"):
-        generate.main([str(tmp_path), "to be"])
+    for option, message in ([], ", or one of Hugging Face's with a config.json"), (["--last"], ""):
+        with pytest.raises(SystemExit, match=f"a folder that attnbook.train made{message}, got /"):
+            generate.main([str(tmp_path), "to be", *option])
     train.main(["--out", str(tmp_path), "--text", text, *SMALL, "--steps", "1"])
     with pytest.raises(SystemExit, match=r"error: expected a prompt in UTF-8, got 'na\\udcefve'"):
         generate.main([str(tmp_path), b"na\xefve".decode(errors="surrogateescape")])
@@ -464,20 +472,33 @@ def test_output_that_cannot_be_written_ends_the_writing_and_is_named(tmp_path, t
 
 MISSING = """
 import sys
-sys.modules["tqdm"] = sys.modules["babel"] = None
-from attnbook.training import train
-for missing, module in (("babel", "tasks"), ("tokenizers", "train"), ("tokenizers", "generate")):
-    sys.modules[missing] = None
+sys.modules |= dict.fromkeys(("tqdm", "babel", "matplotlib"))
+from attnbook import generate, tasks, train
+tasks.bpe_tokenizer("to be " * 20, 260)
+sys.modules |= {name: None for name in sys.modules if name.startswith("tokenizers")}
+del sys.modules["attnbook.tasks.text"]
+from attnbook.tasks import accuracy, pack, reversal_batch, token_losses, train as _
+for command in (train, generate):
     try:
-        __import__(f"attnbook.{module}")
-    except ModuleNotFoundError as error:
+        command.main(["--help"])
+    except SystemExit as ended:
+        print("ended", ended.code)
+for use in (
+    lambda: tasks.DatesTask,
+    lambda: tasks.bpe_tokenizer,
+    lambda: train.main(["--out", "nowhere"]),
+):
+    try:
+        use()
+    except (ModuleNotFoundError, SystemExit) as error:
         print(error)
 """
 
 
 @pytest.mark.slow
-def test_missing_package_says_what_to_install():
+def test_the_core_alone_is_enough_for_what_needs_no_more_and_else_says_what_to_install():
     with started(["-c", MISSING]) as process:
         said, errors = process.communicate(timeout=SECONDS)
-    assert not errors
-    assert said.count('attnbook.tasks needs pip install "attnbook[tasks]"') == 3
+    assert "Traceback" not in errors
+    assert said.count("ended 0") == 2
+    assert said.count('needs pip install -e ".[tasks]" in a checkout: ') == 3

@@ -437,6 +437,8 @@ def from_pretrained(folder: str | Path) -> Encoder:
     for key, name in family.sizes.items():
         if (said := config.get(key)) is not None and said != held[name]:
             raise ValueError(f"config.json has {key}={said!r}, the files hold {held[name]!r}")
+    sizes = {key: held[name] for key, name in family.sizes.items()}
+    config = {**family.defaults, **sizes, **config}
     said = config.get("tie_word_embeddings")
     tied = family.tied if said is None else said
     if tied not in held["tied"]:
@@ -448,8 +450,8 @@ def from_pretrained(folder: str | Path) -> Encoder:
 def tokenizer(folder: str | Path) -> "Tokenizer":
     """The tokenizer in a folder of Hugging Face's, for the model of :func:`from_pretrained`.
 
-    It is read by the package ``tokenizers``, which ``pip install attnbook[tasks]`` installs, from
-    ``tokenizer.json``. Special tokens are added as that file says.
+    It is read by the package ``tokenizers``, which ``pip install -e ".[tasks]"`` installs in a
+    checkout, from ``tokenizer.json``. Special tokens are added as that file says.
 
     Raises:
         FileNotFoundError: if there is no ``tokenizer.json``.
@@ -468,7 +470,9 @@ def tokenizer(folder: str | Path) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ImportError("a tokenizer needs `pip install attnbook[tasks]`") from error
+        raise ImportError(
+            'a tokenizer needs the package tokenizers: pip install -e ".[tasks]" in a checkout'
+        ) from error
     folder = _existing(Path(folder))
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -555,6 +559,8 @@ def _sizes(state: Mapping[str, Tensor], n_heads: int) -> dict[str, Any]:
     if missing:
         raise ValueError(f"the files hold no {' and no '.join(missing)}, under our names")
     table, query, key, inner = (state[name] for name in _FIRST)
+    if (n := len(query)) % n_heads:
+        raise ValueError(f"the files hold {n} rows of queries, not those of {n_heads} heads")
     output, positions = state.get("output.weight"), state.get("positions.table")
     same = output is None or output.shape == table.shape
     if output is not None and same:
@@ -580,7 +586,7 @@ _FIRST = (
 )
 
 
-# What a configuration says, under our names; it may come from a file that lacks some defaults.
+# What a configuration says, under our names.
 
 
 def _check_options(config: Config, family: "_Family") -> None:
@@ -603,8 +609,8 @@ def _positive(key: str, value: Any) -> Any:
     return value
 
 
-def _probability(config: Config, key: str, default: float) -> float:
-    value = config.get(key, default)
+def _probability(config: Config, key: str) -> float:
+    value = config[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"{key} must be a probability below 1, got {value!r}")
     return value
@@ -614,8 +620,8 @@ def _gpt2_settings(config: Config) -> dict[str, Any]:
     return {
         "n_heads": _required(config, "n_head"),
         "norm": "pre",
-        "activation": _activation(config, "activation_function", "gelu_new"),
-        "norm_eps": _positive("layer_norm_epsilon", config.get("layer_norm_epsilon", 1e-5)),
+        "activation": _activation(config, "activation_function"),
+        "norm_eps": _positive("layer_norm_epsilon", config["layer_norm_epsilon"]),
     }
 
 
@@ -629,23 +635,23 @@ def _llama_settings(config: Config) -> dict[str, Any]:
         "d_head": None if d_head * heads == width else d_head,
         "norm": "pre",
         "norm_kind": "rms",
-        "activation": _activation(config, "hidden_act", "silu", _GATED),
-        "norm_eps": _positive("rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
+        "activation": _activation(config, "hidden_act", _GATED),
+        "norm_eps": _positive("rms_norm_eps", config["rms_norm_eps"]),
     }
 
 
 def _bert_settings(config: Config) -> dict[str, Any]:
     return {
         "n_heads": _required(config, "num_attention_heads"),
-        "activation": _activation(config, "hidden_act", "gelu"),
-        "norm_eps": _positive("layer_norm_eps", config.get("layer_norm_eps", 1e-12)),
+        "activation": _activation(config, "hidden_act"),
+        "norm_eps": _positive("layer_norm_eps", config["layer_norm_eps"]),
     }
 
 
 def _activation(
-    config: Config, key: str, default: str, known: Mapping[str, Activation] = _ACTIVATIONS
+    config: Config, key: str, known: Mapping[str, Activation] = _ACTIVATIONS
 ) -> Activation:
-    name = config.get(key, default)
+    name = config[key]
     if name not in known:
         raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}")
     return known[name]
@@ -726,7 +732,7 @@ def _read_gpt2(state: Mapping[str, Tensor]) -> State:
 def _gpt2(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
     model = shared.whole_model(LanguageModel, state, tied=tied, **_gpt2_settings(config))
     parts = ("attn", "resid", "embd")
-    return shared.set_dropout(model, *(_probability(config, f"{p}_pdrop", 0.1) for p in parts))
+    return shared.set_dropout(model, *(_probability(config, f"{p}_pdrop") for p in parts))
 
 
 def _read_llama(state: Mapping[str, Tensor]) -> State:
@@ -744,7 +750,7 @@ def _llama(config: Config, state: State, tied: bool | None = None, **more: Any) 
         LanguageModel,
         state,
         tied=tied,
-        max_tokens=_positive(length, config.get(length, 2048)),
+        max_tokens=_positive(length, config[length]),
         position="rotary",
         rotary_base=rotary.base,
         rotary_scaling=rotary.scaling,
@@ -752,7 +758,7 @@ def _llama(config: Config, state: State, tied: bool | None = None, **more: Any) 
         **_llama_settings(config),
         **more,
     )
-    return shared.set_dropout(model, _probability(config, "attention_dropout", 0.0), 0.0)
+    return shared.set_dropout(model, _probability(config, "attention_dropout"), 0.0)
 
 
 def _read_gemma(state: Mapping[str, Tensor]) -> State:
@@ -761,13 +767,13 @@ def _read_gemma(state: Mapping[str, Tensor]) -> State:
 
 
 def _gemma(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
-    if config.get("hidden_act", "gelu") == "gelu":  # it never meant the exact one
+    if config["hidden_act"] == "gelu":  # it never meant the exact one
         config = {**config, "hidden_act": "gelu_pytorch_tanh"}
     return _llama(config, state, tied, scaled=True)
 
 
 def _mistral(config: Config, state: State, tied: bool | None = None) -> LanguageModel:
-    return _llama(config, state, tied, window=config.get("sliding_window", 4096))
+    return _llama(config, state, tied, window=config["sliding_window"])
 
 
 def _read_bert(state: Mapping[str, Tensor]) -> State:
@@ -796,8 +802,8 @@ def _read_bert(state: Mapping[str, Tensor]) -> State:
 def _bert(config: Config, state: State, tied: bool | None = None) -> Encoder:
     heads = {"embedding_norm": True, "prediction_head": True}
     model = shared.whole_model(Encoder, state, tied=tied, **heads, **_bert_settings(config))
-    hidden = _probability(config, "hidden_dropout_prob", 0.1)
-    inner = _probability(config, "attention_probs_dropout_prob", 0.1)
+    hidden = _probability(config, "hidden_dropout_prob")
+    inner = _probability(config, "attention_probs_dropout_prob")
     return shared.set_dropout(model, inner, hidden, hidden)
 
 
@@ -810,7 +816,7 @@ def _read_roberta(state: Mapping[str, Tensor]) -> State:
 
 
 def _roberta(config: Config, state: State, tied: bool | None = None) -> Encoder:
-    padding = config.get("pad_token_id", 1)
+    padding = config["pad_token_id"]
     if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
         raise ValueError(f"pad_token_id must be a whole number of at least 0, got {padding!r}")
     rows = state["positions.table"][padding + 1 :]
@@ -826,6 +832,7 @@ class _Family:
     heads: str
     sizes: Mapping[str, str]  # names in config.json, and in ``_sizes``
     needed: Mapping[str, Any]  # options of files, where nothing can be measured
+    defaults: Mapping[str, Any]  # what config.json means where it says nothing
     tied: bool = False  # if config.json does not say
 
 
@@ -837,17 +844,25 @@ _LLAMA_SIZES = {
     "head_dim": "d_head",
     "vocab_size": "vocab_size",
 }
+_LLAMA_DEFAULTS = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+    "attention_dropout": 0.0,
+}
 _LLAMA_FAMILY = _Family(
     _read_llama,
     _llama,
     "num_attention_heads",
     {**_LLAMA_SIZES, "attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
     {"is_causal": True},
+    _LLAMA_DEFAULTS,
 )
 _QWEN2_FAMILY = replace(
     _LLAMA_FAMILY,
     sizes=_LLAMA_SIZES,
     needed={**_LLAMA_FAMILY.needed, "use_sliding_window": False},
+    defaults={**_LLAMA_DEFAULTS, "max_position_embeddings": 32768},
 )
 _BERT_FAMILY = _Family(
     _read_bert,
@@ -861,6 +876,12 @@ _BERT_FAMILY = _Family(
         "vocab_size": "vocab_size",
     },
     {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    {
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    },
     tied=True,
 )
 _KNOWN = {
@@ -881,6 +902,11 @@ _KNOWN = {
             "add_cross_attention": False,
             "is_causal": True,
         },
+        {
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.1),
+        },
         tied=True,
     ),
     "llama": _LLAMA_FAMILY,
@@ -890,6 +916,11 @@ _KNOWN = {
         make=_gemma,
         sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"},
         needed={**_LLAMA_FAMILY.needed, "use_bidirectional_attention": False},
+        defaults={
+            **_LLAMA_DEFAULTS,
+            "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 8192,
+        },
         tied=True,
     ),
     "bert": _BERT_FAMILY,
@@ -898,8 +929,18 @@ _KNOWN = {
         read=_read_roberta,
         make=_roberta,
         needed={**_BERT_FAMILY.needed, "hidden_act": "gelu"},
+        defaults={**_BERT_FAMILY.defaults, "pad_token_id": 1},
     ),
-    "mistral": replace(_LLAMA_FAMILY, make=_mistral, sizes=_LLAMA_SIZES),
+    "mistral": replace(
+        _LLAMA_FAMILY,
+        make=_mistral,
+        sizes=_LLAMA_SIZES,
+        defaults={
+            **_LLAMA_DEFAULTS,
+            "max_position_embeddings": 131072,
+            "sliding_window": 4096,
+        },
+    ),
     "qwen2": _QWEN2_FAMILY,
     "qwen3": replace(_QWEN2_FAMILY, sizes={**_LLAMA_SIZES, "attention_bias": "attention_bias"}),
 }

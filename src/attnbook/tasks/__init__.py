@@ -1,6 +1,9 @@
 """Small real problems, and the training loop on them."""
 
-try:
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
     from attnbook.tasks.collocation import (
         CollocationTask,
         neighbours_in,
@@ -14,14 +17,13 @@ try:
     from attnbook.tasks.text import (
         TextTask,
         bpe_tokenizer,
+        fingerprint,
         python_topics,
         read_text,
+        read_tokenizer,
         word_tokenizer,
     )
     from attnbook.tasks.training import accuracy, train
-except ModuleNotFoundError as error:
-    message = f'{error}: attnbook.tasks needs pip install "attnbook[tasks]"'
-    raise ModuleNotFoundError(message, name=error.name) from None
 
 __all__ = [
     "CollocationTask",
@@ -32,11 +34,13 @@ __all__ = [
     "accuracy",
     "bpe_tokenizer",
     "document_mask",
+    "fingerprint",
     "neighbours_in",
     "pack",
     "pointwise_information",
     "python_topics",
     "read_text",
+    "read_tokenizer",
     "readings",
     "reversal_batch",
     "shared_contexts",
@@ -45,3 +49,33 @@ __all__ = [
     "word_tokenizer",
     "write_date",
 ]
+
+_HOMES = ("collocation", "evaluation", "packing", "reversal", "training", "text", "dates")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: a task needs what it uses, and not what the others do.
+
+    Raises:
+        ModuleNotFoundError: if that is not installed; says what to do.
+    """
+    missing = []
+    for home in _HOMES if name in __all__ else ():
+        try:
+            module = importlib.import_module(f"attnbook.tasks.{home}")
+        except ModuleNotFoundError as error:
+            missing.append(error)
+        else:
+            if hasattr(module, name):
+                return getattr(module, name)
+    if missing:
+        raise ModuleNotFoundError(
+            f'attnbook.tasks.{name} needs pip install -e ".[tasks]" in a checkout: '
+            + ", ".join(map(str, missing)),
+            name=missing[0].name,
+        )
+    raise AttributeError(f"module 'attnbook.tasks' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

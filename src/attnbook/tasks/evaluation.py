@@ -1,5 +1,6 @@
 """The loss of a text that is longer than the model can read at once."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
@@ -7,11 +8,12 @@ from torch import Tensor
 
 from attnbook.generation import at_least_float32
 from attnbook.models import LanguageModel
+from attnbook.tasks.packing import as_ids
 
 
 def token_losses(
     model: LanguageModel,
-    ids: Integer[Tensor, "tokens"],
+    ids: Integer[Tensor, "tokens"] | Integer[np.ndarray, "tokens"],
     *,
     length: int | None = None,
     stride: int | None = None,
@@ -31,12 +33,13 @@ def token_losses(
 
     Args:
         model: in whatever mode it is; call ``model.eval()`` before.
-        ids: a text, on the model's device.
+        ids: a text, of any integer type, such as an ``np.memmap``.
         length: tokens of a window; the model's ``max_tokens`` if not given.
         stride: tokens between two beginnings; half of the length if not given.
 
     Raises:
         ValueError: if there are fewer than two tokens, or length or stride can't be.
+        TypeError: if ``ids`` are not whole numbers in one dimension.
 
     Example:
         >>> from attnbook import ModelConfig
@@ -45,6 +48,7 @@ def token_losses(
         >>> losses.shape, bool(losses.mean().exp() > 1)  # the perplexity
         (torch.Size([29]), True)
     """
+    ids = as_ids(ids).to(next(model.parameters()).device)
     length = model.config.max_tokens if length is None else length
     if len(ids) < 2:
         raise ValueError(f"a text has at least two tokens, got {len(ids)}")

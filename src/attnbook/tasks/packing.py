@@ -1,11 +1,14 @@
 """Many short documents in rows of one length, so that no place is padding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64, Integer
 from torch import Tensor
+
+Tokens = Sequence[int] | Integer[np.ndarray, "_"] | Integer[Tensor, "_"]
 
 
 class Packed(NamedTuple):
@@ -16,14 +19,37 @@ class Packed(NamedTuple):
     documents: Int64[Tensor, "rows length"]
 
 
-def pack(documents: Sequence[Sequence[int]], length: int) -> Packed:
+def as_ids(tokens: Tokens) -> Int64[Tensor, "_"]:
+    """Token ids of any integer type, as a model takes them.
+
+    Raises:
+        TypeError: if they are not whole numbers in one dimension.
+
+    Example:
+        >>> as_ids(np.array([3, 50256], dtype=np.uint16))
+        tensor([    3, 50256])
+    """
+    found = tokens if isinstance(tokens, Tensor) else np.asarray(tokens)
+    is_whole = str(found.dtype).removeprefix("torch.").startswith(("int", "uint"))
+    if found.ndim != 1 or not (is_whole or len(found) == 0):
+        raise TypeError(
+            "expected token ids, whole numbers in one dimension, got a "
+            f"{type(tokens).__name__} of {found.dtype} in {found.ndim} dimensions"
+        )
+    if isinstance(found, Tensor):
+        return found.long()
+    return torch.from_numpy(found.astype(np.int64))  # a copy: a memmap may be for reading only
+
+
+def pack(documents: Iterable[Tokens], length: int) -> Packed:
     r"""Documents one after another, cut into rows of ``length`` tokens.
 
     A document that does not fit goes on in the next row, where its beginning is not seen. What does
     not fill a row at the end is left out.
 
     Args:
-        documents: token ids of each, with whatever marks its end.
+        documents: token ids of each, with whatever marks its end: lists, or arrays or tensors of
+            any integer type, such as parts of an ``np.memmap``.
         length: tokens of a row.
 
     Returns:
@@ -34,6 +60,7 @@ def pack(documents: Sequence[Sequence[int]], length: int) -> Packed:
     Raises:
         ValueError: if ``length`` is not positive, or not one row is filled (the last token of all
             has no target).
+        TypeError: if a document is something else, or ``documents`` is one document.
 
     Example:
         >>> packed = pack([[1, 2, 3, 9], [4, 9], [5, 6, 9]], 4)
@@ -44,8 +71,9 @@ def pack(documents: Sequence[Sequence[int]], length: int) -> Packed:
     """
     if length < 1:
         raise ValueError(f"length must be positive, got {length}")
-    ids = torch.tensor([token for document in documents for token in document])
-    number = torch.tensor([i for i, document in enumerate(documents) for _ in document])
+    parts = [as_ids(document) for document in documents]
+    ids = torch.cat([as_ids([]), *parts])
+    number = torch.arange(len(parts)).repeat_interleave(torch.tensor(list(map(len, parts))))
     n_rows = (len(ids) - 1) // length
     if n_rows < 1:
         raise ValueError(
@@ -58,7 +86,7 @@ def pack(documents: Sequence[Sequence[int]], length: int) -> Packed:
 
 
 def document_mask(
-    documents: Integer[Tensor, "batch tokens"],
+    documents: Integer[Tensor, "batch tokens"] | Integer[np.ndarray, "batch tokens"],
 ) -> Bool[Tensor, "batch 1 tokens tokens"]:
     r"""A token may attend to those of its own document.
 
@@ -74,4 +102,5 @@ def document_mask(
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
     """
+    documents = torch.as_tensor(documents)
     return (documents[:, :, None] == documents[:, None, :])[:, None]

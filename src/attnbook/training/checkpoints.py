@@ -59,7 +59,7 @@ class Checkpoint:
         tensors["history.targets"] = torch.tensor(history.targets, dtype=torch.int64)
         metadata = {
             "format": FORMAT,
-            "config": json.dumps(dataclasses.asdict(self.config)),
+            "config": _as_json(self.config),
             "model": json.dumps(describe(self.model)),
             "trained": json.dumps(self._trained()),
             "evaluations": json.dumps(history.evaluations),
@@ -94,7 +94,7 @@ class Checkpoint:
             _check_format(self.path, metadata)
             _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
             _check_same(self.path, json.loads(metadata["trained"]), self._trained())
-            config = json.dumps(dataclasses.asdict(self.config))
+            config = _as_json(self.config)
             _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
             self.model.load_state_dict(_below("model", tensors))
             order = self._in_adam()
@@ -181,6 +181,11 @@ def _named(path: Path) -> Iterator[None]:
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     prefix += "."
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _as_json(config: TrainingConfig) -> str:
+    """With NumPy's numbers as Python's."""
+    return json.dumps(dataclasses.asdict(config), default=lambda number: number.item())
 
 
 def _decisive(config: str) -> dict[str, Any]:

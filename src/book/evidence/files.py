@@ -1,34 +1,22 @@
 """Files that are written whole or not at all."""
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
+
+from attnbook import files
 
 BUILD = Path("_build")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds the old text or the new, never a part.
+    """Write a text so that whoever reads it finds the old one or the new, never a part.
 
     What is half written lies under ``_build``, so a process that is killed leaves nothing beside
     the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     BUILD.mkdir(exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=BUILD, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if path.exists():
-            shutil.copymode(path, name)
-        else:
-            Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    files.write_whole(path, text.encode(), folder=BUILD)
 
 
 def as_json(content: object) -> str:

@@ -5,8 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 SCHEDULER = "SCHEDULER"
 """Environment variable: the address of the cluster's scheduler, as ``tcp://host:8786``."""
@@ -43,13 +47,31 @@ def workers(of_this_machine: Callable[[], Executor]) -> Iterator[Executor]:
     except (OSError, ValueError) as error:
         raise ClusterError(f"no scheduler answers at {address}: {error}") from None
     with client:
-        n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        print(f"{n_workers} workers; dashboard {client.dashboard_link}", flush=True)
+        print(f"{_count(client)} workers; dashboard {client.dashboard_link}", flush=True)
         pool = client.get_executor(pure=False)  # the same job may be asked for again
+        ended = threading.Event()
+        watch = threading.Thread(target=_say_if_none, args=(client, address, ended), daemon=True)
+        watch.start()
         try:
             yield pool
         finally:
+            ended.set()
+            watch.join(PATIENCE)
             pool.shutdown(wait=False)
+
+
+def _count(client: "Client") -> int:
+    return len(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _say_if_none(client: "Client", address: str, ended: threading.Event) -> None:
+    """Until the end: whenever there is no worker left, what is waited for."""
+    waits = False
+    with suppress(OSError):  # the scheduler is gone, which the jobs say
+        while not ended.wait(1):
+            waited, waits = waits, _count(client) == 0
+            if waits and not waited:
+                print(f"waiting for a worker: make worker {SCHEDULER}={address}", flush=True)
 
 
 def processes() -> ProcessPoolExecutor:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 
+from attnbook.files import lock
 from attnbook.tasks.text import fingerprint, python_topics
 from book.evidence.arithmetic import EXECUTED, arithmetic
 from book.evidence.cells import Cell, files_behind, hash_needed
@@ -53,11 +54,6 @@ from book.evidence.records import (
 )
 from book.evidence.workers import SCHEDULER, ClusterError, workers
 from book.press import slides
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 CLAIMS = BUILD / "claims.json"
 # How often each claim held when it was last tried under other seeds; committed.
@@ -84,20 +80,14 @@ def alone() -> Iterator[None]:
         BuildError: if another one is at work.
     """
     BUILD.mkdir(exist_ok=True)
-    with (BUILD / "lock").open("a+") as file:
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    number = file.read()
-                    raise BuildError(
-                        f"another make is at work here (process {number}): wait for it"
-                    ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    holder = BUILD / "holder"
+    try:
+        held = lock(BUILD / "lock")
+    except BlockingIOError:
+        number = holder.read_text() if holder.exists() else "that begins"
+        raise BuildError(f"another make is at work here (process {number}): wait for it") from None
+    with held:
+        holder.write_text(str(os.getpid()))
         yield
 
 
