@@ -119,7 +119,14 @@ def test_neighbours_in_counts_pairs():
     ids = torch.tensor([2, 0, 1, 2, 0])
     expected = torch.zeros(3, 3).double()
     expected[2, 0], expected[0, 1], expected[1, 2] = 0.5, 0.25, 0.25
-    assert torch.equal(neighbours_in(ids, 3), expected)
+    for dtype in (torch.int64, torch.int32, torch.uint16):
+        assert torch.equal(neighbours_in(ids.to(dtype), 3), expected)
+    assert torch.equal(neighbours_in(ids.numpy(), 3), expected)
+    ids = torch.tensor([199, 0, 1, 199, 0], dtype=torch.uint8)  # whose products do not fit
+    assert neighbours_in(ids, 200).nonzero().tolist() == [[0, 1], [1, 199], [199, 0]]
+    for wrong in ([0, 3, 0], [0, -1], [1]):
+        with pytest.raises(ValueError, match="expected two tokens or more, of 0 to 2, got tensor"):
+            neighbours_in(torch.tensor(wrong), 3)
 
 
 @pytest.mark.usefixtures("without_shape_checks")

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from spawned import different
@@ -186,6 +187,48 @@ def test_batch_that_is_no_tuple_is_refused(kind):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("make", [np.array, list])
+def test_batch_of_something_else_than_tensors_is_refused(make):
+    ids = make([[1, 2, 3]])
+    with pytest.raises(TypeError, match=rf'got a {type(ids).__name__} in it: .*astype\("int64"\)'):
+        train(LanguageModel(MODEL), lambda generator: (ids, ids), TrainingConfig(1, 0.01))
+
+
+def test_loader_that_runs_out_is_named(tmp_path):
+    model, batches = LanguageModel(MODEL), iter([padded_batch(Generator())] * 5)
+    config = TrainingConfig(4, 0.01, shards=2)
+    with pytest.raises(ValueError, match="no batch for step 3 of 4: it has to make one at each c"):
+        train(model, lambda generator: next(batches), config, folder=tmp_path, save_every=2)
+    resumed = train(model, padded_batch, config, folder=tmp_path)
+    assert len(resumed.losses) == 4
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (nn.ReLU(), {}, ValueError, "the ReLU has no parameter with requires_grad"),
+        (nn.Linear(2, 2).requires_grad_(False), {}, ValueError, "the Linear has no parameter"),
+        (nn.Linear(2, 2), {"loss": None}, TypeError, "a Linear has no loss of its own: pass loss="),
+        (nn.Linear(2, 2), {"loss": 0.5}, TypeError, "loss must be a function, got 0.5"),
+        (nn.Linear(2, 2), {"evaluate": 0.5}, TypeError, "evaluate must be a function, got 0.5"),
+        (nn.Linear(2, 2), {"evaluated": 1}, TypeError, "evaluated must be a function, got 1"),
+        (nn.Linear(2, 2), {"stop": 0.9}, TypeError, "stop must be a function, got 0.9"),
+        (
+            nn.Linear(2, 2),
+            {"loss": lambda model: model.weight[0]},
+            TypeError,
+            "must return the sum over targets and their number, got a Tensor",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(model, options, error, message):
+    loss = {"loss": lambda model: (model.weight.sum(), 1)}
+    with pytest.raises(error, match=message):
+        train(model, lambda generator: (), TrainingConfig(1, 0.01), **(loss | options))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
 def test_data_loader_in_place_of_a_function_is_refused():
     data = DataLoader(TensorDataset(torch.zeros(4, 3)))
     for given, kind in ((data, "DataLoader"), (iter([]), "list_iterator")):
@@ -193,10 +236,12 @@ def test_data_loader_in_place_of_a_function_is_refused():
             train(LanguageModel(MODEL), given, TrainingConfig(1, 0.01))
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("name", ["evaluate_every", "save_every"])
-def test_steps_between_must_be_positive(name):
-    with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
-        train(LanguageModel(MODEL), padded_batch, TrainingConfig(1, 0.01), **{name: 0})
+@pytest.mark.parametrize("steps", [0, 2.5, "10"])
+def test_steps_between_must_be_positive(name, steps):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {steps!r}"):
+        train(LanguageModel(MODEL), padded_batch, TrainingConfig(1, 0.01), **{name: steps})
 
 
 def test_evaluated_sees_each_evaluation_and_the_lowest_so_far():
@@ -233,7 +278,14 @@ def test_shards_that_cannot_be_spread_evenly_are_refused(monkeypatch):
         ({"clip": 0.0}, "clip must be positive, or None for no limit, got 0.0"),
         ({"clip": -1.0}, "clip must be positive, or None for no limit, got -1.0"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
-        ({"betas": (0.9, 1.0)}, r"betas must be at least 0 and below 1, got \(0.9, 1.0\)"),
+        ({"betas": (0.9, 1.0)}, r"betas must be two, at least 0 and below 1, got \(0.9, 1.0\)"),
+        ({"betas": 0.9}, "betas must be two, at least 0 and below 1, got 0.9"),
+        ({"betas": (0.9, 0.9, 0.9)}, "betas must be two, "),
+        ({"learning_rate": "0.1"}, "learning_rate must be a number, got '0.1'"),
+        ({"learning_rate": torch.tensor(0.1)}, r"learning_rate must be a number, got tensor\(0.1"),
+        ({"weight_decay": None}, "weight_decay must be a number, got None"),
+        ({"clip": "1"}, "clip must be a number, got '1'"),
+        ({"bfloat16": "no"}, "bfloat16 must be True or False, got 'no'"),
         ({"eps": 0.0}, "eps must be positive, got 0.0"),
         ({"schedule": "linear"}, "schedule must be 'constant', 'cosine' or 'inverse_sqrt'"),
         ({"schedule": "inverse_sqrt"}, "'inverse_sqrt' needs a warm-up"),

@@ -8,6 +8,7 @@ from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
 from attnbook.blocks import check_choice
+from attnbook.tasks.packing import Tokens, as_ids
 
 Repeats = Literal["never", "anew", "same"]
 
@@ -206,14 +207,21 @@ class CollocationTask:
         return torch.tensor(plans), torch.tensor(chances, dtype=torch.float64)
 
 
-def neighbours_in(ids: Int64[Tensor, "tokens"], vocab_size: int) -> Float64[Tensor, "words words"]:
+def neighbours_in(ids: Tokens, vocab_size: int) -> Float64[Tensor, "words words"]:
     """How often word j follows word i in a text, as a share of all its pairs of neighbours.
+
+    Raises:
+        ValueError: if an id is no token, or there are fewer than two.
+        TypeError: if ``ids`` are not whole numbers in one dimension.
 
     Example:
         >>> neighbours_in(torch.tensor([0, 1, 0, 1, 0]), 2)
         tensor([[0.0000, 0.5000],
                 [0.5000, 0.0000]], dtype=torch.float64)
     """
+    ids = as_ids(ids)
+    if len(ids) < 2 or ids.min() < 0 or ids.max() >= vocab_size:
+        raise ValueError(f"expected two tokens or more, of 0 to {vocab_size - 1}, got {ids}")
     pairs = ids[:-1] * vocab_size + ids[1:]
     counts = pairs.bincount(minlength=vocab_size**2).view(vocab_size, vocab_size)
     return counts.double() / len(pairs)

@@ -1,8 +1,9 @@
 """What decides the numbers of a training: the configuration, its schedule, its optimizer."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Literal
 
 import torch
@@ -74,6 +75,12 @@ class TrainingConfig:
         for name in ("steps", "shards", "warmup", "seed"):
             if not isinstance(getattr(self, name), Integral):
                 raise ValueError(f"{name} must be an integer, got {getattr(self, name)!r}")
+        for name in ("learning_rate", "weight_decay", "eps", "clip"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) and (name, value) != ("clip", None):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+        if not isinstance(self.bfloat16, bool):
+            raise ValueError(f"bfloat16 must be True or False, got {self.bfloat16!r}")
         for name in ("steps", "shards", "learning_rate", "eps"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -86,8 +93,9 @@ class TrainingConfig:
             raise ValueError("the schedule 'inverse_sqrt' needs a warm-up: its rate is not finite")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be positive, or None for no limit, got {self.clip}")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be at least 0 and below 1, got {self.betas}")
+        is_pair = isinstance(self.betas, Sequence) and len(self.betas) == 2
+        if not (is_pair and all(isinstance(b, Real) and 0 <= b < 1 for b in self.betas)):
+            raise ValueError(f"betas must be two, at least 0 and below 1, got {self.betas}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step; the first is 1.

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,11 @@ def train(
         The losses and evaluations, those before a resume too.
 
     Raises:
-        ValueError: if the shards can't be spread evenly, no shard of a step has a target, or the
-            checkpoint is of another training.
-        TypeError: if ``next_batch`` is no function, or makes no tuple of tensors.
+        ValueError: if the shards can't be spread evenly, no shard of a step has a target,
+            ``next_batch`` has no more, nothing in the model is trained, or the checkpoint is of
+            another training.
+        TypeError: if a function is none, ``next_batch`` makes no tuple of tensors, or the loss
+            returns no pair.
         FloatingPointError: if the loss is no longer finite; names the step, which is not taken. Or
             if parameters that would be saved are not; the last checkpoint is kept.
         OSError: if a checkpoint can't be written.
@@ -104,9 +107,20 @@ def train(
             f"{type(next_batch).__name__}: of a data set, take the items "
             "torch.randint(len(data), (size,), generator=generator)"
         )
+    functions = {"loss": loss, "evaluate": evaluate, "evaluated": evaluated, "stop": stop}
+    for name, function in functions.items():
+        if not (function is None or callable(function)):
+            raise TypeError(f"{name} must be a function, got {function!r}")
+    if loss is None and not callable(getattr(model, "loss", None)):
+        raise TypeError(
+            f"a {type(model).__name__} has no loss of its own: pass loss=, a function of the model "
+            "and the tensors of a batch that returns the sum over targets and their number"
+        )
     for name, steps in (("evaluate_every", evaluate_every), ("save_every", save_every)):
-        if steps < 1:
-            raise ValueError(f"{name} must be positive, got {steps}")
+        if not isinstance(steps, Integral) or steps < 1:
+            raise ValueError(f"{name} must be a positive integer, got {steps!r}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"the {type(model).__name__} has no parameter with requires_grad")
     here = processes()
     if config.shards % here.count:
         raise ValueError(
@@ -220,17 +234,36 @@ def _accumulate(
     total, sums, counts = None, [], []
     for first in range(0, config.shards, here.count):
         generator = seed_shard(config.seed, step, first + here.rank)
-        drawn = next_batch(generator)
+        try:
+            drawn = next_batch(generator)
+        except StopIteration:
+            raise ValueError(
+                f"next_batch has no batch for step {step} of {config.steps}: it has to make one at "
+                "each call, such as of the items "
+                "torch.randint(len(data), (size,), generator=generator)"
+            ) from None
         if not isinstance(drawn, (tuple, list)):
             raise TypeError(
                 "next_batch must make a tuple of tensors, in the order of the loss's arguments, "
                 f"got a {type(drawn).__name__}"
             )
+        for x in drawn:
+            if not (x is None or isinstance(x, Tensor)):
+                raise TypeError(
+                    f"next_batch must make a tuple of tensors, got a {type(x).__name__} in it: of "
+                    'tokens in an array or a memmap, torch.from_numpy(x.astype("int64"))'
+                )
         batch = [None if x is None else x.to(device) for x in drawn]
         is_last = first + here.count == config.shards
         with objective.no_sync() if parallel and not is_last else nullcontext():  # type: ignore[operator]
             with _autocast(device, config):
-                summed, count = objective(*batch)
+                returned = objective(*batch)
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise TypeError(
+                    "the loss must return the sum over targets and their number, got a "
+                    f"{type(returned).__name__}"
+                )
+            summed, count = returned
             # The only shard's number of targets is the step's: its mean, as model.loss gives it.
             (summed / count if config.shards == 1 else summed).backward()
         sums.append(summed.detach())
