@@ -17,6 +17,7 @@ from attnbook import (
     Rotary,
     Transformer,
     TransformerConfig,
+    generation,
     padding_mask,
     sinusoidal_positions,
 )
@@ -332,7 +333,7 @@ def test_greedy_is_one_beam():
     model, source = confident(3), torch.randint(1, 7, (12, 4))
     greedy = model.generate(source, start_id=1, end_id=2, n_tokens=6)
     with torch.no_grad():
-        one = beam_search(model.eval(), source, Target(1, 2, model.config.padding_id, 6), 1, 0.0)
+        one = generation.beam_search(model, source, generation.Target(1, 2, 0, 6), 1, 0.0)
     assert torch.equal(greedy, one)
 
 
