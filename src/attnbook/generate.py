@@ -12,8 +12,7 @@ from pathlib import Path
 
 from torch import Generator
 
-from attnbook.train import explained, starting_point, write
-from attnbook.training import load_run
+from attnbook.train import explained, load_run, starting_point, write
 from attnbook.training.progress import writable
 
 

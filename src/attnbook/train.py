@@ -34,7 +34,7 @@ from attnbook.convert import from_pretrained
 from attnbook.initialization import initialize
 from attnbook.models import Encoder, LanguageModel, ModelConfig
 from attnbook.positions import RotaryScaling
-from attnbook.training import History, TrainingConfig, load_run, processes, train
+from attnbook.training import History, TrainingConfig, load_model, processes, train
 from attnbook.training.progress import say
 
 if TYPE_CHECKING:  # --help needs no more than the core
@@ -286,6 +286,29 @@ def build(values: dict[str, Any], tokenizer: "Tokenizer") -> LanguageModel:
         return LanguageModel(ModelConfig(**config)).to(dtype)
     model = LanguageModel(settings.model(tokenizer.get_vocab_size())).to(dtype)
     return initialize(model, "gpt2", generator=Generator().manual_seed(settings.seed))
+
+
+def load_run(folder: str | Path, *, last: bool = False) -> "tuple[LanguageModel, Tokenizer]":
+    """A run's model with the lowest held-out loss, or its last one, and its tokenizer.
+
+    Raises:
+        ValueError: if there is no run in the folder, or no model yet.
+
+    Example:
+        >>> model, tokenizer = load_run("RUN")  # doctest: +SKIP
+        >>> ids = torch.tensor([tokenizer.encode("The").ids])  # doctest: +SKIP
+        >>> tokenizer.decode(model.generate(ids, 20)[0].tolist())  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    values, tokenizer = read_run(folder)
+    if last:
+        model = build(values, tokenizer)
+        load_model(folder, model)
+        return model, tokenizer
+    if not (folder / BEST).exists():
+        every = settings_of(values).every
+        raise ValueError(f"{folder} has no model yet: train keeps the first after {every} steps")
+    return LanguageModel.load(folder / BEST), tokenizer
 
 
 def write(

@@ -18,8 +18,7 @@ from spawned import SECONDS, different, ended, started
 
 from attnbook import LanguageModel, ModelConfig, convert, files, generate, train
 from attnbook.tasks import TextTask, bpe_tokenizer
-from attnbook.train import BEST
-from attnbook.training import load_run
+from attnbook.train import BEST, load_run
 
 SMALL = [
     *("--vocab-size=280", "--length=16", "--d-model=16", "--n-heads=2", "--n-layers=1"),

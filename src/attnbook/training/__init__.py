@@ -5,7 +5,6 @@ from attnbook.training.config import TrainingConfig, decayed
 from attnbook.training.history import History
 from attnbook.training.loop import train
 from attnbook.training.processes import Processes, processes
-from attnbook.training.runs import load_run
 
 __all__ = [
     "History",
@@ -13,7 +12,6 @@ __all__ = [
     "TrainingConfig",
     "decayed",
     "load_model",
-    "load_run",
     "processes",
     "train",
 ]
