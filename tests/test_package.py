@@ -16,6 +16,7 @@ import attnbook
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "tests/requirements.lock")
+LIBRARY = ROOT / "src" / "attnbook"
 PINNED = ("requirements.txt", "tests/requirements.txt", *LOCKS)
 
 
@@ -72,6 +73,17 @@ from attnbook import backprop
 block = backprop.Block(8, 2, 16)
 print(block.forward(np.ones((1, 3, 8)), causal=True)[0].shape)
 """
+
+
+def test_the_library_is_small_and_knows_nothing_of_the_book():
+    files = [
+        path for path in LIBRARY.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert sum(path.stat().st_size for path in files) < 1_000_000
+    assert {path.suffix for path in files} == {".py", ".typed"}
+    code = [path.read_text("utf-8") for path in files]
+    not_installed = r"(?m)^ *(?:from|import) (?:book|studies|benchmarks|distributed)\b.*"
+    assert [line for text in code for line in re.findall(not_installed, text)] == []
 
 
 def test_backprop_needs_no_torch():
