@@ -288,7 +288,7 @@ def build(values: dict[str, Any], tokenizer: "Tokenizer") -> LanguageModel:
     return initialize(model, "gpt2", generator=Generator().manual_seed(settings.seed))
 
 
-def load_run(folder: str | Path, *, last: bool = False) -> "tuple[LanguageModel, Tokenizer]":
+def load_run(folder: str | Path, *, last: bool = False) -> tuple[LanguageModel, "Tokenizer"]:
     """A run's model with the lowest held-out loss, or its last one, and its tokenizer.
 
     Raises:
