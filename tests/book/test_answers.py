@@ -16,6 +16,8 @@ from test_questions import ENTRIES
 
 from book.sphinx.answers import DESCRIBED, NEIGHBOURS, first_sentences
 
+TEMPLATES = ROOT / "src" / "book" / "sphinx" / "templates"
+
 INDEX = "chapters/questions.html"
 
 

@@ -322,7 +322,7 @@ def test_what_nobody_called_makes_no_record_and_no_chapter_stale(edit, checkout)
     (checkout / path).write_text(text)
 
 
-FUNCTION = re.compile(r"(attnbook|studies)[\w.]*:")
+FUNCTION = re.compile(r"(attnbook|book|studies)[\w.]*:")
 
 
 QUICK = {name: soundness.STUDIES[name] for name in ("heads_sharing", "aw_weights")}

@@ -221,7 +221,7 @@ def test_unknown_study_can_not_be_kept(committed):
 
 def test_replay_that_disagrees_is_an_error(record):
     """The numbers hang on something that the code's hash can't see."""
-    other = "import random; from book import studies\n"
+    other = "import random; from book.evidence import records\n"
     other += "random.Random = lambda seed, R=random.Random: R(seed + 1)\n"
     read = python(other + READ)
     assert "study length, case 'short', seed 0: run again, it gives other numbers" in read.stderr
