@@ -71,16 +71,16 @@ addEventListener("DOMContentLoaded", () => {
   const card = made("div", { id: "claim-card", hidden: true });
   card.setAttribute("role", "tooltip");
   document.body.append(card);
-  let shown = null;
+  let shown = null, hovered = false;
   const hide = () => {
     shown?.removeAttribute("aria-describedby");
     card.hidden = true;
     shown = null;
   };
-  const show = (link) => {
+  const show = (link, byMouse = false) => {
     if (link === shown) return;
     hide();
-    shown = link;
+    [shown, hovered] = [link, byMouse];
     const [statement, ...lines] = link.dataset.card.split(" | ");
     card.replaceChildren(made("strong", { textContent: statement }),
       ...lines.map((line) => made("span", { textContent: line })));
@@ -97,8 +97,8 @@ addEventListener("DOMContentLoaded", () => {
     if (event.pointerType !== "mouse") return;
     const link = linkOf(event);
     // A key's card stays where the page scrolls under a mouse at rest.
-    if (link) show(link);
-    else if (!event.target.closest("#claim-card") && !shown?.matches(":focus-visible")) hide();
+    if (link) show(link, true);
+    else if (hovered && !event.target.closest("#claim-card")) hide();
   });
   document.addEventListener("focusin", (event) => {
     const link = linkOf(event);
