@@ -1,9 +1,9 @@
 """A new token of each sequence, and no work that it does not need.
 
 ``LanguageModel.generate(..., fused=True)`` decodes with a :class:`Step`: what the model's
-``forward`` computes with a cache, for one token. Q, K and V are one product, weights are laid out
-as is fastest where it runs, positions and masks are prepared once. On a GPU, where a token would
-wait for Python, shapes are fixed and the step is one CUDA graph.
+``forward`` computes with a cache, for one token. Weights are laid out as is fastest where it
+runs, those of Q, K and V mostly as one; positions and masks are prepared once. On a GPU, where a
+token would wait for Python, shapes are fixed and the step is one CUDA graph.
 """
 
 import functools

@@ -170,6 +170,17 @@ def test_rewritten_code_that_gives_the_recorded_numbers_keeps_the_record(committ
     assert json.loads(committed.read_text())["rows"] == rows
 
 
+def test_a_kept_record_hangs_on_what_it_hung_on_before(committed):
+    """The rows that were recorded may have called what shortened ones do not."""
+    before = records.code_that_ran(Path(), "length", ["studies.length:run", "studies.width:run"])
+    records._write_record("length", json.loads(committed.read_text()) | {"ran": before})
+    commit()
+    edit(committed.with_suffix(".py"), "before", "after")
+    same, _ = same_as_head()
+    assert same.returncode == 0, same.stderr
+    assert json.loads(committed.read_text())["ran"].keys() == before.keys()
+
+
 def test_rewritten_code_that_gives_other_numbers_keeps_only_the_other_records(committed):
     before = committed.read_text()
     for name in ("length", "width"):

@@ -1,7 +1,8 @@
 """Which of the project's code a piece of Python reaches, and hashes of it: nothing is run.
 
-Outputs and records say what code made them. Imports are followed name by name, so a chapter that
-takes ``LanguageModel`` from ``attnbook`` hangs on the modules behind it and not on the others.
+Whole modules, for what is not yet a record: rows that are kept, and workers' checkouts; records and
+chapters hang on what ran (``ran.py``). Imports are followed name by name, so what takes
+``LanguageModel`` from ``attnbook`` reaches the modules behind it and not the others.
 Comments, docstrings and layout do not count.
 """
 
