@@ -497,7 +497,7 @@ def _measure() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from book.press.build import write_whole
+    from book.evidence.files import write_whole
 
     stay_at_home()
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ def measure(*, quick: bool = False) -> Ratios:
 
 def calls(tokens: int) -> dict[str, Call]:
     """Forward, loss and backward, with a probe on everything and without one."""
-    config = ModelConfig(65, D_MODEL, n_layers=N_LAYERS, max_tokens=tokens, norm="pre")
+    config = ModelConfig(65, d_model=D_MODEL, n_layers=N_LAYERS, max_tokens=tokens, norm="pre")
     model = LanguageModel(config).float()
     ids, targets = torch.randint(65, (2, BATCH, tokens))
 

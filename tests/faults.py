@@ -58,7 +58,7 @@ INSTALLING = {"install", "wheel"}
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels", "PIP_CONFIG_FILE": os.devnull}
 
 CHAPTER = (
-    "# What is six times seven?\n\n[It is 42.]{.answer} See [42](#claim-product).",
+    "# What is six times seven?\n\nIt is 42. See [42](#claim-product).",
     'import time\n\nfrom book import claim, study\n\nproduct = study("small")["product"]\n'
     'time.sleep(1)\nclaim("Six times seven is 42", product, label="product", close_to=42, atol=1)',
     "import matplotlib.pyplot as plt\n\nfrom book import use_style\n\nuse_style()\n"

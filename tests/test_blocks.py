@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnbook import (
     ALiBi,
     Block,
+    BlockConfig,
     DecoderBlock,
     DecoderCache,
     FeedForward,
@@ -27,6 +28,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 FORMULAS["geglu"] = FORMULAS["gelu_tanh"]
 every_activation = pytest.mark.parametrize("activation", FORMULAS)
+SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20}
 every_norm = pytest.mark.parametrize("norm", ["pre", "post", "none"])
 every_kind = pytest.mark.parametrize("kind", ["layer", "rms"])
 either_block = pytest.mark.parametrize("block_class", [Block, DecoderBlock])
@@ -95,9 +97,9 @@ def test_residual_is_its_formula(norm, kind, bias):
 @either_block
 def test_block_is_its_parts_one_after_the_other(block_class, kind, norm):
     decoder = block_class is DecoderBlock
-    options = {"norm": norm, "norm_kind": kind, "position": Rotary()}
-    options |= {"d_memory": 7} if decoder else {}
-    block = with_random_vectors(block_class(12, 3, 20, bias=True, **options))
+    config = BlockConfig(**SIZES, attention_bias=True, norm=norm, norm_kind=kind)
+    options = {"d_memory": 7} if decoder else {}
+    block = with_random_vectors(block_class(config, position=Rotary(), **options))
     x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 7)
     mask, memory_mask = padding_mask(torch.tensor([3, 5]), 5), padding_mask(torch.tensor([6, 4]), 6)
 
@@ -123,11 +125,12 @@ def test_block_is_its_parts_one_after_the_other(block_class, kind, norm):
 @every_norm
 @either_block
 def test_gradients_of_a_block_are_those_of_finite_differences(block_class, norm):
-    position = ALiBi() if block_class is DecoderBlock else Rotary()
-    options = {"norm": norm, "position": position, "n_kv_heads": 1, "bias": True}
-    options |= {"activation": "swiglu"} if norm == "pre" else {}
-    options |= {"d_memory": 3} if block_class is DecoderBlock else {}
-    block = with_random_vectors(block_class(4, 2, 5, **options))
+    choices = {"norm": norm, "n_kv_heads": 1, "attention_bias": True}
+    choices |= {"activation": "swiglu"} if norm == "pre" else {}
+    config = BlockConfig(d_model=4, n_heads=2, d_ff=5, **choices)
+    options = {"position": ALiBi(), "d_memory": 3}
+    options = options if block_class is DecoderBlock else {"position": Rotary()}
+    block = with_random_vectors(block_class(config, **options))
     x, memory = torch.randn(1, 3, 4, requires_grad=True), torch.randn(1, 2, 3, requires_grad=True)
     mask, memory_mask = torch.tensor([True, False, True]), torch.tensor([False, True])
     decoder = block_class is DecoderBlock
@@ -138,10 +141,9 @@ def test_gradients_of_a_block_are_those_of_finite_differences(block_class, norm)
 
 @either_block
 def test_block_hands_its_settings_on(block_class):
-    settings = {"norm": "post", "n_kv_heads": 2, "d_head": 6, "position": Rotary(), "bias": "qkv"}
-    settings |= {"activation": "gelu", "residual_scale": 2.0, "norm_eps": 0.1, "dropout": 0.25}
-    settings |= {"qk_norm": True}
-    block = block_class(16, 4, 20, **settings)
+    choices = {"n_kv_heads": 2, "d_head": 6, "attention_bias": "qkv", "norm": "deepnorm"}
+    choices |= {"activation": "gelu", "norm_eps": 0.1, "dropout": 0.25, "qk_norm": True}
+    block = block_class(BlockConfig(d_model=16, **choices), position=Rotary(), residual_scale=2.0)
     attentions = {"attention": Rotary()}
     attentions |= {"cross_attention": None} if block_class is DecoderBlock else {}
     for name, position in attentions.items():
@@ -151,6 +153,7 @@ def test_block_hands_its_settings_on(block_class):
         assert attention.output.bias is None
         assert attention.query_norm.eps == attention.key_norm.eps == 0.1
     assert block.feed_forward.activation == "gelu"
+    assert block.feed_forward.inner.out_features == 4 * 16
     residuals = [part for part in block.children() if isinstance(part, Residual)]
     assert [(r.scale, r.norm.eps) for r in residuals] == [(2.0, 0.1)] * (len(attentions) + 1)
 
@@ -160,10 +163,9 @@ def test_block_hands_its_settings_on(block_class):
     ("setting", "part"), [("feed_forward_bias", "feed_forward."), ("norm_bias", ".norm.")]
 )
 def test_biases_are_left_out_where_asked(setting, part, block_class):
-    def biases(**options: bool) -> set[str]:
-        names = (
-            name for name, _ in block_class(12, 3, 20, bias=True, **options).named_parameters()
-        )
+    def biases(**choices: bool) -> set[str]:
+        block = block_class(BlockConfig(**SIZES, attention_bias=True, **choices))
+        names = (name for name, _ in block.named_parameters())
         return {name for name in names if name.endswith("bias")}
 
     left_out = biases() - biases(**{setting: False})
@@ -179,7 +181,7 @@ DROPOUTS += ["cross_attention", "cross_attention_residual"]
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("acting", DROPOUTS)
 def test_each_dropout_acts_in_training_only(acting, norm):
-    block = DecoderBlock(12, 3, 20, norm=norm, dropout=0.5)
+    block = DecoderBlock(BlockConfig(**SIZES, norm=norm, dropout=0.5))
     x, memory = torch.randn(2, 6, 12), torch.randn(2, 5, 12)
     for name in DROPOUTS:
         assert getattr(block, name).dropout == 0.5
@@ -207,13 +209,14 @@ def test_dropout_acts_on_what_is_added_and_not_on_the_stream(norm):
 
 
 def test_print_shows_what_no_part_shows():
-    shown = str(Block(12, 3, 20, norm="pre", activation="gelu", dropout=0.25))
+    shown = str(Block(BlockConfig(**SIZES, norm="pre", activation="gelu", dropout=0.25)))
     assert "activation='gelu', dropout=0.25" in shown
     assert shown.count("'pre', scale=1, dropout=0.25") == 2
 
 
 def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
-    block, cache = DecoderBlock(12, 3, 20, d_memory=7, position=Rotary()), DecoderCache()
+    block = DecoderBlock(BlockConfig(**SIZES), d_memory=7, position=Rotary())
+    cache = DecoderCache()
     x, memory = torch.randn(2, 5, 12), torch.randn(2, 6, 7)
     masks = torch.tensor([[1, 0, 1, 1, 1], [1, 1, 1, 0, 1]]).bool()[:, None, None]
     memory_mask, steps = padding_mask(torch.tensor([6, 4]), 6), []
@@ -235,7 +238,7 @@ def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
 @pytest.mark.parametrize(
     ("make", "given", "expected"),
     [
-        (lambda: Block(12, 3, 20, norm="sandwich"), "'sandwich'", "'pre', 'post' or 'none'"),
+        (lambda: Residual(12, norm="sandwich"), "'sandwich'", "'pre', 'post' or 'none'"),
         (lambda: Residual(12, norm_kind="batch"), "'batch'", "'layer' or 'rms'"),
         (lambda: FeedForward(12, 20, activation="swish"), "'swish'", "'swiglu' or 'geglu'"),
         (lambda: Residual(4, norm="pre", scale=2.0), "2.0 with norm='pre'", "only a post-norm"),
@@ -245,8 +248,12 @@ def test_decoder_block_step_by_step_is_the_whole_under_its_masks():
         (lambda: FeedForward(8, 0), "got 0", "d_ff must be at least 1"),
         (lambda: FeedForward(0, 0), "got 0", "d_model must be at least 1"),
         (lambda: FeedForward(8, 8, dropout=-0.1), "got -0.1", "dropout must be from 0 to 1"),
-        (lambda: DecoderBlock(12, 3, 20, d_memory=0), "got 0", "d_memory must be at least 1"),
-        (lambda: DecoderBlock(12, 5, 20), "5 heads for 12", "n_heads must divide d_model"),
+        (lambda: DecoderBlock(BlockConfig(), d_memory=0), "got 0", "d_memory must be at least 1"),
+        (lambda: Block(BlockConfig(n_heads=5)), "5 heads for 64", "n_heads must divide d_model"),
+        (lambda: Block(BlockConfig(norm="pre"), residual_scale=2.0), "2.0", "only a post-norm"),
+        (lambda: BlockConfig(norm="sandwich"), "'sandwich'", "'pre', 'post', 'none' or 'deepnorm'"),
+        (lambda: BlockConfig(dropout=1.0), "got 1.0", "dropout must be at least 0 and below 1"),
+        (lambda: BlockConfig(d_ff=0), "got 0", "d_ff must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make, given, expected):

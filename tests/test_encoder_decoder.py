@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attnbook import (
     ALiBi,
-    DecoderBlock,
     DecoderCache,
     Rotary,
     Transformer,
@@ -317,7 +316,8 @@ def test_beams_find_no_less_than_greedy_while_they_could_still_win():
     """A search that ends when three have ended gives up the likelier one in six of these."""
     for seed in range(60):
         torch.manual_seed(seed)
-        config = TransformerConfig(6, 16, 2, 1, max_tokens=12, padding_id=0)
+        sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1, "max_tokens": 12}
+        config = TransformerConfig(vocab_size=6, padding_id=0, **sizes)
         model, source = Transformer(config).double().eval(), torch.tensor([[3, 4, 5]])
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.7)
@@ -373,7 +373,7 @@ def test_greedy_is_one_beam():
         (lambda m: TransformerConfig(7, window=3), "got 3, False", "no window"),
         (lambda m: TransformerConfig(7, prediction_head=True), "and True", "prediction_head"),
         (lambda m: TransformerConfig(7, embedding_norm=True), "None, True", "embedding_norm"),
-        (lambda m: DecoderBlock(12, 3, 20, norm="sandwich"), "'sandwich'", "'pre', 'post'"),
+        (lambda m: TransformerConfig(7, norm="sandwich"), "'sandwich'", "'pre', 'post'"),
     ],
 )
 def test_what_cannot_be_is_refused(call, given, expected):

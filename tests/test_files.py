@@ -25,6 +25,7 @@ from torch.nn.utils import parametrize, prune
 
 from attnbook import (
     Block,
+    BlockConfig,
     Encoder,
     LanguageModel,
     ModelConfig,
@@ -36,9 +37,10 @@ from attnbook import (
 )
 from attnbook.models import Model
 
-CONFIG = ModelConfig(7, 12, 3, 2, 20, max_tokens=9, norm="pre", position="learned", tied=False)
+SIZES = {"vocab_size": 7, "d_model": 12, "n_heads": 3}
+CONFIG = ModelConfig(**SIZES, d_ff=20, max_tokens=9, norm="pre", position="learned", tied=False)
 PLAIN = dataclasses.replace(CONFIG, position="sinusoidal", tied=True)
-PAIR = TransformerConfig(7, 12, 3, 1, 20, target_vocab_size=5, padding_id=0)
+PAIR = TransformerConfig(**SIZES, n_layers=1, d_ff=20, target_vocab_size=5, padding_id=0)
 IDS = torch.tensor([[1, 2, 3]])
 
 
@@ -83,7 +85,7 @@ def in_distributed_checkpoint(model: Model, folder: Path) -> Model:
         (LanguageModel, CONFIG),
         (
             LanguageModel,
-            ModelConfig(7, 12, 3, position="rotary", rotary_scaling=RotaryScaling(4.0, 8)),
+            ModelConfig(**SIZES, position="rotary", rotary_scaling=RotaryScaling(4.0, 8)),
         ),
         (LanguageModel, dataclasses.replace(PLAIN, norm_kind="rms", activation="swiglu", window=2)),
         (Transformer, PAIR),
@@ -100,10 +102,13 @@ def test_model_comes_back_as_it_was(model_class, config, again, tmp_path):
 
 def test_every_setting_is_in_the_file(tmp_path):
     config = TransformerConfig(
-        *(7, 12, 3, 1, 20, 9, "deepnorm", False, "unit", False, 0.25, 1, "rotary", 50.0, 0.5),
-        *(RotaryScaling(2.0, 4, 1.5, 3.5, "pairs", 1.5), "gelu", "qkv", False, False, "rms"),
-        *(1e-3, True, 8),
-        **{"qk_norm": True, "target_vocab_size": 5, "n_decoder_layers": 2, "padding_id": 0},
+        **SIZES | {"n_layers": 1, "d_ff": 20, "max_tokens": 9, "norm": "deepnorm", "scaled": False},
+        **{"embedding_init": "unit", "tied": False, "dropout": 0.25, "n_kv_heads": 1, "d_head": 8},
+        **{"position": "rotary", "rotary_base": 50.0, "rotary_fraction": 0.5},
+        **{"rotary_scaling": RotaryScaling(2.0, 4, 1.5, 3.5, "pairs", 1.5), "activation": "gelu"},
+        **{"attention_bias": "qkv", "feed_forward_bias": False, "norm_bias": False},
+        **{"norm_kind": "rms", "norm_eps": 1e-3, "final_norm": True, "qk_norm": True},
+        **{"target_vocab_size": 5, "n_decoder_layers": 2, "padding_id": 0},
     )
     plain, refused = TransformerConfig(8), {"window", "embedding_norm", "prediction_head"}
     for field in dataclasses.fields(config):
@@ -193,9 +198,13 @@ def set_(path: str, value: object) -> Callable[[Model], None]:
     return change
 
 
-def swap(**settings: Any) -> Callable[[Model], None]:
-    options = {"norm": "pre"} | settings
-    return set_("blocks.0", Block(12, options.pop("n_heads", 3), 20, **options))
+def block(**choices: Any) -> Block:
+    sizes = {"d_model": 12, "n_heads": 3, "d_ff": 20}
+    return Block(BlockConfig(**sizes | {"norm": "pre"} | choices))
+
+
+def swap(**choices: Any) -> Callable[[Model], None]:
+    return set_("blocks.0", block(**choices))
 
 
 CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -214,7 +223,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "blocks.0.attention.query",
     ),
     "one block less": (lambda m: m.blocks.pop(1), "blocks.1"),
-    "one block more": (lambda m: m.blocks.append(Block(12, 3, 20, norm="pre")), "blocks.2"),
+    "one block more": (lambda m: m.blocks.append(block()), "blocks.2"),
     "a part more": (set_("extra", nn.Linear(2, 2)), "extra"),
     "parametrized": (
         lambda m: parametrize.register_parametrization(

@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 from attnbook import (
     DRAWS,
     SCHEMES,
+    BlockConfig,
     DecoderBlock,
     Encoder,
     FeedForward,
@@ -148,7 +149,7 @@ every_scheme = pytest.mark.parametrize("scheme", sorted({*EXPECTED, *SCHEMES}))
 
 def language_model(scheme: str, **changes: object) -> LanguageModel:
     settings = SETTINGS | {"n_layers": N, "norm": NORM.get(scheme, "pre")} | changes
-    return LanguageModel(ModelConfig(V, D, **settings))
+    return LanguageModel(ModelConfig(V, d_model=D, **settings))
 
 
 def matrices(model: LanguageModel) -> dict[str, list[Tensor]]:
@@ -236,7 +237,7 @@ BOTH = (N_ENC**4 * N_DEC) ** (1 / 16)
 def encoder_decoder(scheme: str) -> Transformer:
     settings = SETTINGS | {"n_layers": N_ENC, "n_decoder_layers": N_DEC, "target_vocab_size": V}
     settings |= {"norm": NORM.get(scheme, "pre")}
-    model = filled_with_nan(Transformer(TransformerConfig(V, D, **settings)))
+    model = filled_with_nan(Transformer(TransformerConfig(vocab_size=V, d_model=D, **settings)))
     return initialize(model, scheme, generator=Generator().manual_seed(1))
 
 
@@ -298,7 +299,7 @@ def test_depth_is_counted_unless_it_is_given():
     attention = initialize(MultiHeadAttention(200, 4), "gpt2", n_layers=8)
     assert_drawn([attention.query.weight], normal(0.02**2))
     assert_drawn([attention.output.weight], normal(0.02**2 / 16))
-    decoder = initialize(DecoderBlock(200, 4, 300), "gpt2", n_layers=8)
+    decoder = initialize(DecoderBlock(BlockConfig(d_model=200, d_ff=300)), "gpt2", n_layers=8)
     for part in (decoder.feed_forward.outer, decoder.cross_attention.output):
         assert_drawn([part.weight], normal(0.02**2 / 24))
 
@@ -341,7 +342,7 @@ DEEPNORM, FIXED = "norm='deepnorm'", "'t_fixup' is for a model without norms.*no
         (lambda: FeedForward(4, 4), "xavier", None, "scheme 'xavier'; known: glorot, glorot_f"),
         (lambda: MultiHeadAttention(8, 2), "gpt2", None, "'gpt2' depends on .*: pass n_layers"),
         (lambda: FeedForward(8, 2), "t_fixup", None, "'t_fixup' depends on .*: pass n_layers"),
-        (lambda: Encoder(ModelConfig(7, 8, 2, 1, norm="post")), "deepnorm", None, DEEPNORM),
+        (lambda: Encoder(ModelConfig(7, n_layers=1, norm="post")), "deepnorm", None, DEEPNORM),
         (lambda: language_model("deepnorm", n_layers=8), "deepnorm", 9, "α = 2.06.* α = 2:"),
         (
             lambda: changed("deepnorm", "blocks", lambda blocks: blocks[:4]),
@@ -382,6 +383,24 @@ def test_deepnorm_of_the_same_depth_is_accepted():
     model = language_model("deepnorm", n_layers=8)
     assert initialize(model, "deepnorm", n_layers=8) is model
     assert initialize(model.blocks[0], "deepnorm", n_layers=8) is model.blocks[0]
+
+
+def test_decoder_blocks_alone_are_as_in_their_model():
+    whole, alone = encoder_decoder("deepnorm"), encoder_decoder("deepnorm").decoder_blocks
+    alone = initialize(alone, "deepnorm")
+    for one, other in zip(alone.parameters(), whole.decoder_blocks.parameters(), strict=True):
+        assert one.std().item() == pytest.approx(other.std().item(), rel=0.1)
+
+
+def test_own_module_says_what_its_matrices_are():
+    class Own(nn.Module):
+        roles: ClassVar[dict[str, str]] = {"mix": "output"}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(300, 200, bias=False)
+
+    assert_drawn([initialize(Own(), "gpt2", n_layers=8).mix.weight], normal(0.02**2 / 16))
 
 
 @pytest.mark.usefixtures("without_shape_checks")

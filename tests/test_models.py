@@ -693,7 +693,7 @@ def ones(*shape: int) -> Tensor:
         (lambda m: ModelConfig(7, norm_kind="RMS"), "'RMS'", "'layer' or 'rms'"),
         (lambda m: ModelConfig(7, attention_bias="QKV"), "'QKV'", "'qkv' or 'output'"),
         (lambda m: Encoder(ModelConfig(7, n_heads=5)), "5 heads for 64", "must divide d_model"),
-        (lambda m: Encoder(ModelConfig(7, 9, 3)), "got 9", "must be even"),
+        (lambda m: Encoder(ModelConfig(7, d_model=9, n_heads=3)), "got 9", "must be even"),
         (lambda m: Encoder(PAIR), "got a TransformerConfig", "made from a ModelConfig"),
         (lambda m: Transformer(SMALL), "got a ModelConfig", "made from a TransformerConfig"),
         (lambda m: m(ones(1, 5), padding_mask=ones(1, 1).bool()), "got 1", "all 5 tokens"),

@@ -226,7 +226,7 @@ DEEP = "[" * 100_000
     ],
 )
 def test_a_model_larger_than_its_file_is_not_made(position, settings, tmp_path):
-    config = ModelConfig(7, 12, 3, position=position)
+    config = ModelConfig(7, d_model=12, n_heads=3, position=position)
     LanguageModel(config).save(tmp_path / "m")
     tensors, metadata = files.read(tmp_path / "m")
     changed = json.dumps(dataclasses.asdict(config) | settings)
@@ -238,7 +238,7 @@ def test_a_model_larger_than_its_file_is_not_made(position, settings, tmp_path):
 @pytest.mark.parametrize("name", ["config", "tables", "dropouts"])
 @pytest.mark.parametrize("text", [DEEP, "{", "null", "9" * 5000])
 def test_hostile_metadata_of_a_model_is_refused(name, text, tmp_path):
-    LanguageModel(ModelConfig(7, 12, 3)).save(tmp_path / "m")
+    LanguageModel(ModelConfig(7, d_model=12, n_heads=3)).save(tmp_path / "m")
     tensors, metadata = files.read(tmp_path / "m")
     files.write(tmp_path / "m", tensors, metadata | {name: text})
     with pytest.raises(ValueError, match="m does not fit together"):
@@ -288,7 +288,8 @@ def test_a_run_does_not_write_where_a_link_leads(tmp_path):
 def llama(folder: Path, **config: object) -> dict[str, torch.Tensor]:
     built = {"norm": "pre", "scaled": False, "position": "rotary", "activation": "swiglu"}
     built |= {"norm_kind": "rms", "feed_forward_bias": False, "norm_bias": False}
-    state = convert.to_llama(LanguageModel(ModelConfig(280, 16, 2, 2, tied=False, **built)))
+    built |= {"d_model": 16, "n_heads": 2, "tied": False}
+    state = convert.to_llama(LanguageModel(ModelConfig(280, **built)))
     safetensors.torch.save_file(state, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(LAYERS | {"vocab_size": 280} | config))
     return state

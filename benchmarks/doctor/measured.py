@@ -38,17 +38,20 @@ def twin(file: str, setting: str, claimed: bool) -> Report:
     return examine(right(file, setting), claimed=claimed)
 
 
-def judged(file: str, setting: str) -> dict[str, str]:
-    """Name of a bug → named, found or missed, with claims; ", bare" if one can be sure without."""
+def judged(file: str, setting: str, each: int = 1) -> dict[str, str]:
+    """Name of a bug → named, found or missed, with claims; ", bare" if one can be sure without.
+
+    Of every bug, or of the first and every ``each``-th after it.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    bugs = [bug for bug in specimens(file) if bug.setting == setting][::each]
     return {
         bug.name + ", bare" * (not claimed): verdict(
             examine(bug.make(), claimed=claimed), twin(file, setting, claimed), bug.causes
         )
-        for bug in specimens(file)
+        for bug in bugs
         for claimed in ((True, False) if bug.bare else (True,))
-        if bug.setting == setting
     }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         scaled_dot_product_attention,
     )
     from attnbook.blocks import Block, FeedForward, Residual
+    from attnbook.config import BlockConfig, ModelConfig
     from attnbook.embedding import TokenEmbedding
     from attnbook.encoder_decoder import (
         DecoderBlock,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         sliding_window_mask,
         token_mask,
     )
-    from attnbook.models import Encoder, LanguageModel, ModelConfig
+    from attnbook.models import Encoder, LanguageModel
     from attnbook.positions import (
         ALiBi,
         LearnedPositions,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         sinusoidal_positions,
     )
     from attnbook.probes import Probe, Table
+    from attnbook.train import load_run
 
 __version__ = "0.2.0"
 
@@ -69,6 +71,7 @@ __all__ = [
     "SCHEMES",
     "ALiBi",
     "Block",
+    "BlockConfig",
     "DecoderBlock",
     "DecoderCache",
     "Encoder",
@@ -98,6 +101,7 @@ __all__ = [
     "convert_rotary_weight",
     "draw_",
     "initialize",
+    "load_run",
     "padding_mask",
     "sample",
     "scaled_dot_product_attention",
@@ -107,8 +111,8 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("masks", "positions", "initialization", "embedding", "attention", "blocks", "generation"),
-    *("models", "encoder_decoder", "probes"),
+    *("masks", "positions", "config", "initialization", "embedding", "attention", "blocks"),
+    *("generation", "models", "encoder_decoder", "probes", "train"),
 )
 
 

@@ -1,17 +1,16 @@
 """Scaled dot-product attention: the mathematics as functions, the parameters in one module."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Never
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from attnbook.initialization import draw_
-from attnbook.masks import causal_mask, combine_masks
+from attnbook.config import ProjectionBias, check_shares, check_sizes
+from attnbook.initialization import Roles, draw_
+from attnbook.masks import causal_mask, checked, combine_masks
 from attnbook.positions import Position
-
-ProjectionBias = bool | Literal["qkv", "output"]
 
 
 def attention_logits(
@@ -61,7 +60,7 @@ def attention_weights(
         >>> attention_weights(torch.zeros(1, 4), torch.tensor([True, True, False, False]))
         tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
     """
-    mask = combine_masks(mask)
+    mask = checked(mask)
     if mask is None:
         return logits.softmax(dim=-1)
     # A row without any allowed key is computed from zeros, so that its softmax and its gradient
@@ -140,8 +139,8 @@ def scaled_dot_product_attention(
         )
     check_shares(dropout=dropout)
     if return_weights:
-        return _by_definition(query, key, value, mask, bias, causal, scale, dropout)
-    return _by_kernel(query, key, value, mask, bias, causal, scale, dropout)
+        return _by_definition(query, key, value, mask, bias, causal, dropout, scale)
+    return _by_kernel(query, key, value, mask, bias, causal, dropout, scale)
 
 
 def _by_definition(
@@ -151,8 +150,8 @@ def _by_definition(
     mask: Bool[Tensor, "..."] | None,
     bias: Float[Tensor, "..."] | None,
     causal: bool,
-    scale: float | None,
     dropout: float,
+    scale: float | None = None,
 ) -> tuple[Float[Tensor, "... queries d_value"], Float[Tensor, "... queries keys"]]:
     mask, bias = _fitting(query, key, mask, bias)
     if (group := _group(query, key)) > 1:
@@ -173,8 +172,8 @@ def _by_kernel(
     mask: Bool[Tensor, "..."] | None,
     bias: Float[Tensor, "..."] | None,
     causal: bool,
-    scale: float | None,
     dropout: float,
+    scale: float | None = None,
 ) -> Float[Tensor, "... queries d_value"]:
     mask, bias = _fitting(query, key, mask, bias)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
@@ -211,7 +210,7 @@ def _fitting(
     bias: Float[Tensor, "..."] | None,
 ) -> tuple[Bool[Tensor, "..."] | None, Float[Tensor, "..."] | None]:
     """Mask and bias, the bias as wide as the queries; refused if one would not broadcast."""
-    mask = combine_masks(mask)
+    mask = checked(mask)
     if bias is not None:
         if bias.dtype == torch.bool:
             raise TypeError("a bias is numbers, got torch.bool: True = may attend is mask=…")
@@ -441,6 +440,8 @@ class MultiHeadAttention(nn.Module):
         (torch.Size([2, 10, 64]), torch.Size([2, 4, 10, 10]))
     """
 
+    roles: ClassVar[Roles] = {"query": "query", "key": "key", "value": "value", "output": "output"}
+
     def __init__(
         self,
         d_model: int,
@@ -499,8 +500,11 @@ class MultiHeadAttention(nn.Module):
         positions: Integer[Tensor, "*batch keys"] | None = None,
         cache: KeyValueCache | None = None,
         return_weights: bool = False,
-        **elsewhere: object,
-    ) -> Any:
+        **elsewhere: Never,
+    ) -> (
+        Float[Tensor, "batch queries d_model"]
+        | tuple[Float[Tensor, "batch queries d_model"], Float[Tensor, "batch n_heads queries keys"]]
+    ):
         """Attend from ``x`` to ``memory``, or to ``x`` itself.
 
         Args:
@@ -535,36 +539,69 @@ class MultiHeadAttention(nn.Module):
             )
         # (batch, heads, queries, d_head), and for keys (batch, kv_heads, keys, d_head)
         q = self._split(self.query(x), self.n_heads, self.query_norm)
-        k = v = None
-        if memory is not None and cache is not None:
-            k, v = cache.key, cache.value  # the memory's, after the first call
-        if k is None or v is None:
-            attended = x if memory is None else memory
-            k = self._split(self.key(attended), self.n_kv_heads, self.key_norm)
-            v = self._split(self.value(attended), self.n_kv_heads)
+        if memory is None:
+            k, v = self._keys_and_values(x)
             if self.position is not None:
-                if memory is not None:
-                    raise ValueError(f"{self.position} is for one sequence, got a memory, too")
                 if self.position.needs_causal and not causal:
                     raise ValueError(f"{self.position} is for causal attention: pass causal=True")
                 n_before = 0 if cache is None else len(cache)
-                if positions is None:
-                    positions = torch.arange(n_before + x.shape[1], device=x.device)
-                own = positions[..., n_before:]
-                q, k = self.position.rotate_both(q, k, own)
-                added = self.position.bias(self.n_heads, own, positions, q.dtype)
-                if added is not None:
-                    bias = added if bias is None else bias + added
+                q, k, bias = self._placed(self.position, q, k, bias, positions, n_before)
             if cache is not None:
                 k, v = cache.append(k, v)
+        else:
+            k, v = self._of_memory(memory, cache)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if return_weights:
-            heads, weights = _by_definition(q, k, v, mask, bias, causal, None, dropout)
+            heads, weights = _by_definition(q, k, v, mask, bias, causal, dropout)
         else:
-            heads = _by_kernel(q, k, v, mask, bias, causal, None, dropout)
+            heads = _by_kernel(q, k, v, mask, bias, causal, dropout)
         output: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # heads side by side
         return output if weights is None else (output, weights)
+
+    def _keys_and_values(
+        self, x: Float[Tensor, "batch keys d_memory"]
+    ) -> tuple[
+        Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
+    ]:
+        key = self._split(self.key(x), self.n_kv_heads, self.key_norm)
+        return key, self._split(self.value(x), self.n_kv_heads)
+
+    def _of_memory(
+        self, memory: Float[Tensor, "batch keys d_memory"], cache: KeyValueCache | None
+    ) -> tuple[
+        Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_value"]
+    ]:
+        """The memory's keys and values, computed in the first call."""
+        if self.position is not None:
+            raise ValueError(f"{self.position} is for one sequence, got a memory, too")
+        if cache is not None and cache.key is not None and cache.value is not None:
+            return cache.key, cache.value
+        key, value = self._keys_and_values(memory)
+        return (key, value) if cache is None else cache.append(key, value)
+
+    def _placed(
+        self,
+        position: Position,
+        query: Float[Tensor, "batch heads queries d_head"],
+        key: Float[Tensor, "batch kv_heads queries d_head"],
+        bias: Float[Tensor, "..."] | None,
+        positions: Integer[Tensor, "*batch keys"] | None,
+        n_before: int,
+    ) -> tuple[
+        Float[Tensor, "batch heads queries d_head"],
+        Float[Tensor, "batch kv_heads queries d_head"],
+        Float[Tensor, "..."] | None,
+    ]:
+        """Queries, keys and bias, changed according to where the tokens are."""
+        if positions is None:
+            positions = torch.arange(n_before + query.shape[2], device=query.device)
+        own = positions[..., n_before:]
+        query, key = position.rotate_both(query, key, own)
+        added = position.bias(self.n_heads, own, positions, query.dtype)
+        if added is not None:
+            bias = added if bias is None else bias + added
+        return query, key, bias
 
     def extra_repr(self) -> str:
         """What no part shows, for ``print(module)``."""
@@ -578,31 +615,3 @@ class MultiHeadAttention(nn.Module):
         batch, tokens, width = x.shape
         heads = x.view(batch, tokens, n_heads, width // n_heads)
         return (heads if norm is None else norm(heads)).transpose(1, 2)
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes of which torch would make an empty module.
-
-    Example:
-        >>> check_sizes(n_heads=2, d_head=0)
-        Traceback (most recent call last):
-        ValueError: d_head must be at least 1, got 0
-    """
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def check_shares(*, dropout: float = 0.0, **eps: float) -> None:
-    """Refuse a dropout that is no probability, and a negative ``eps`` in a norm.
-
-    Example:
-        >>> check_shares(dropout=1.5)
-        Traceback (most recent call last):
-        ValueError: dropout must be from 0 to 1, got 1.5
-    """
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"dropout must be from 0 to 1, got {dropout}")
-    for name, number in eps.items():
-        if not number >= 0:
-            raise ValueError(f"{name} must not be negative, got {number}")

@@ -1,27 +1,25 @@
 """What a Transformer stacks: feed-forward network, residual connection, block."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from attnbook.attention import (
-    KeyValueCache,
-    MultiHeadAttention,
-    ProjectionBias,
+from attnbook.attention import KeyValueCache, MultiHeadAttention
+from attnbook.config import (
+    Activation,
+    BlockConfig,
+    NormKind,
+    NormPosition,
+    check_choice,
     check_shares,
     check_sizes,
 )
-from attnbook.initialization import draw_
+from attnbook.initialization import Roles, draw_
 from attnbook.positions import Position
-
-NormPosition = Literal["pre", "post", "none"]
-NormKind = Literal["layer", "rms"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu", "geglu"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -64,6 +62,8 @@ class FeedForward(nn.Module):
         >>> FeedForward(64, 256)(torch.randn(2, 10, 64)).shape
         torch.Size([2, 10, 64])
     """
+
+    roles: ClassVar[Roles] = {"inner": "inner", "gate": "inner", "outer": "outer"}
 
     def __init__(
         self,
@@ -193,78 +193,37 @@ class Block(nn.Module):
     ``causal=True`` that of a decoder-only model.
 
     Args:
-        d_model: width of a token.
-        n_heads: attention heads.
-        d_ff: inner width of the feed-forward network.
-        norm: ``"post"`` (Vaswani et al. 2017), ``"pre"`` (most models since GPT-2) or ``"none"``.
-        norm_kind: ``"layer"`` or ``"rms"``, as in :class:`Residual`.
-        n_kv_heads: key and value heads, as in :class:`attnbook.attention.MultiHeadAttention`.
-        d_head: width of a head, as there.
-        position: how the self-attention is told where tokens are, as there.
-        qk_norm: norm queries and keys, as there.
-        bias: biases of the attention's projections, as there.
-        activation: of the feed-forward network.
+        config: sizes and choices.
+        position: how the self-attention is told where tokens are, as in
+            :class:`attnbook.attention.MultiHeadAttention`.
         residual_scale: DeepNorm's α, post-norm only.
-        norm_eps: added to the variance in each norm.
-        feed_forward_bias: biases in the feed-forward network.
-        norm_bias: biases in the LayerNorms.
-        dropout: on the attention weights, inside the feed-forward network and on what is added to
-            the stream.
 
     Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020, figure 1.
 
     Example:
-        >>> Block(64, 4, 256)(torch.randn(2, 10, 64), causal=True).shape
+        >>> block = Block(BlockConfig(d_model=64, n_heads=4))
+        >>> block(torch.randn(2, 10, 64), causal=True).shape
         torch.Size([2, 10, 64])
     """
 
     def __init__(
         self,
-        d_model: int,
-        n_heads: int,
-        d_ff: int,
+        config: BlockConfig,
         *,
-        norm: NormPosition = "post",
-        norm_kind: NormKind = "layer",
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
         position: Position | None = None,
-        qk_norm: bool = False,
-        bias: ProjectionBias = False,
-        activation: Activation = "relu",
         residual_scale: float = 1.0,
-        norm_eps: float = 1e-5,
-        feed_forward_bias: bool = True,
-        norm_bias: bool = True,
-        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self._new_residual = partial(
-            Residual,
-            d_model,
-            norm=norm,
-            norm_kind=norm_kind,
-            scale=residual_scale,
-            eps=norm_eps,
-            bias=norm_bias,
-            dropout=dropout,
-        )
-        self.attention = MultiHeadAttention(
-            d_model,
-            n_heads,
-            n_kv_heads=n_kv_heads,
-            d_head=d_head,
-            bias=bias,
-            dropout=dropout,
-            position=position,
-            qk_norm=qk_norm,
-            norm_eps=norm_eps,
-        )
-        self.attention_residual = self._new_residual()
+        self.attention = make_attention(config, position=position)
+        self.attention_residual = make_residual(config, residual_scale)
         self.feed_forward = FeedForward(
-            d_model, d_ff, activation=activation, bias=feed_forward_bias, dropout=dropout
+            config.d_model,
+            config.d_ff or 4 * config.d_model,
+            activation=config.activation,
+            bias=config.feed_forward_bias,
+            dropout=config.dropout,
         )
-        self.feed_forward_residual = self._new_residual()
+        self.feed_forward_residual = make_residual(config, residual_scale)
 
     def forward(
         self,
@@ -284,26 +243,40 @@ class Block(nn.Module):
         return stream
 
 
+def make_attention(
+    config: BlockConfig, *, position: Position | None = None, d_memory: int | None = None
+) -> MultiHeadAttention:
+    """A block's attention: to its own tokens, or to a memory."""
+    return MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        d_head=config.d_head,
+        d_memory=d_memory,
+        bias=config.attention_bias,
+        dropout=config.dropout,
+        position=position,
+        qk_norm=config.qk_norm,
+        norm_eps=config.norm_eps,
+    )
+
+
+def make_residual(config: BlockConfig, scale: float) -> Residual:
+    """The connection around each of a block's parts."""
+    return Residual(
+        config.d_model,
+        norm="post" if config.norm == "deepnorm" else config.norm,
+        norm_kind=config.norm_kind,
+        scale=scale,
+        eps=config.norm_eps,
+        bias=config.norm_bias,
+        dropout=config.dropout,
+    )
+
+
 def make_norm(kind: NormKind, d_model: int, eps: float, bias: bool) -> nn.Module:
     """A LayerNorm or an RMSNorm, which has no bias."""
     check_choice("norm_kind", kind, NormKind)
     if kind == "rms":
         return nn.RMSNorm(d_model, eps=eps)
     return nn.LayerNorm(d_model, eps=eps, bias=bias)
-
-
-def check_choice(name: str, given: object, choices: object) -> None:
-    """Refuse an unknown word.
-
-    Raises:
-        ValueError: names what was given and what is known.
-
-    Example:
-        >>> check_choice("norm", "before", NormPosition)
-        Traceback (most recent call last):
-        ValueError: norm must be 'pre', 'post' or 'none', got 'before'
-    """
-    known = get_args(choices)
-    if given not in known:
-        *others, last = map(repr, known)
-        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {given!r}")

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attnbook.blocks import GATED, check_choice
-from attnbook.models import ModelConfig
+from attnbook.blocks import GATED
+from attnbook.config import ModelConfig, check_choice
 
 Pairs = Literal["all", "causal", "two_sided"]
 Device = Literal["cpu", "cuda"]
@@ -64,10 +64,19 @@ class Costs(Mapping[str, int]):
 
 class _Sizes(NamedTuple):
     heads: int
-    queries: int  # n_heads · d_head
-    keys: int  # n_kv_heads · d_head, and so are the values
+    kv_heads: int
+    d_head: int
     d_ff: int
     final_norm: bool
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.d_head
+
+    @property
+    def keys(self) -> int:
+        """The width of keys, and of values."""
+        return self.kv_heads * self.d_head
 
 
 def _sizes(config: ModelConfig, *counts: int) -> _Sizes:
@@ -83,7 +92,7 @@ def _sizes(config: ModelConfig, *counts: int) -> _Sizes:
         raise ValueError(f"expected n_heads that divides {d_model}, got {heads}")
     d_head = config.d_head or d_model // heads
     final_norm = config.norm == "pre" if config.final_norm is None else config.final_norm
-    return _Sizes(heads, heads * d_head, kv_heads * d_head, config.d_ff or 4 * d_model, final_norm)
+    return _Sizes(heads, kv_heads, d_head, config.d_ff or 4 * d_model, final_norm)
 
 
 def attention_pairs(
@@ -221,7 +230,7 @@ def parameters(config: ModelConfig) -> Costs:
     wide = sizes.d_ff * (2 if config.activation in GATED else 1)  # outputs of W_1 and the gate
     feed_forward = d_model * (wide + sizes.d_ff) + (wide + d_model) * config.feed_forward_bias
     head = d_model * (d_model + 1) + norm + config.vocab_size
-    in_heads = 2 * layers * config.qk_norm * (sizes.queries // sizes.heads)
+    in_heads = 2 * layers * config.qk_norm * sizes.d_head
     parts = {
         "embedding": config.vocab_size * d_model,
         "positions": config.max_tokens * d_model * (config.position == "learned"),
@@ -277,47 +286,115 @@ def activation_bytes(
         660200
     """
     check_choice("device", device, Device)
-    sizes, tokens = _sizes(config, n_tokens, batch), batch * n_tokens
-    wide, dropout, on_cpu = max(itemsize, 4), config.dropout > 0, device == "cpu"
-    mask = dropout * (itemsize if on_cpu else 1)  # of one number
-    stream, dropped = (tokens * config.d_model * size for size in (itemsize, mask))
-    norm = stream + 2 * tokens * wide
-    if config.norm_kind == "rms":
-        norm = tokens * wide + (2 * tokens * config.d_model * wide if on_cpu else stream)
-    keys = sizes.keys if fused else sizes.queries  # the definition repeats those of a group
-    attention = stream + tokens * 2 * (sizes.queries + keys) * itemsize + dropped
-    if config.qk_norm:
-        normed = sizes.queries + sizes.keys
-        attention += tokens * normed * (2 * wide if on_cpu else itemsize)
-        attention += tokens * wide * normed * sizes.heads // sizes.queries
-    if config.position == "rotary":  # cosines and sines
-        turned = int(config.rotary_fraction * (sizes.queries // sizes.heads))
-        attention += 2 * n_tokens * turned * itemsize
-    rows = n_tokens * (sizes.heads if config.position == "alibi" else 1)  # of a mask
-    masked = config.position == "alibi" or config.window is not None or (causal and not fused)
-    if fused:
-        attention += tokens * sizes.heads * wide
-        weights = rows * n_tokens * itemsize * masked
-    else:  # after the softmax, and after the mask or dropout
-        weights = tokens * sizes.heads * n_tokens * ((1 + (masked or dropout)) * itemsize + mask)
-        weights += rows * (n_tokens + 1) * masked
-    inner = 4 if config.activation in GATED else 1 + dropout if config.activation == "relu" else 2
+    sizes, on_cpu = _sizes(config, n_tokens, batch), device == "cpu"
+    kept = _Kept(config, sizes, batch * n_tokens, n_tokens, itemsize, on_cpu)
     block = {
-        "attention": attention,
-        "attention weights": weights,
-        "feed-forward": stream + tokens * sizes.d_ff * (inner * itemsize + mask) + dropped,
-        "norms": 2 * norm * (config.norm != "none"),
+        "attention": kept.stream + kept.attention(fused) + kept.dropped,
+        "attention weights": kept.weights(causal, fused),
+        "feed-forward": kept.stream + kept.inner_values() + kept.dropped,
+        "norms": 0 if config.norm == "none" else 2 * kept.norm,
     }
-    ids = 8 * (tokens + n_tokens * (config.position == "learned"))
-    embedding = ids + dropped + norm * config.embedding_norm
-    output = norm * sizes.final_norm + stream + tokens * (config.vocab_size * wide + 8) + wide
-    if config.prediction_head:  # GELU keeps its input; a norm's input is also what ReLU gave
-        output += stream + norm + stream * (config.activation != "relu")
-    kept = {part: config.n_layers * count for part, count in block.items()}
-    once = sum(block.values()) - stream
+    blocks = {part: config.n_layers * count for part, count in block.items()}
     if checkpointing:
-        kept = {"inputs of blocks": config.n_layers * stream, "one block": once}
-    return Costs("bytes", {"embedding": embedding, **kept, "output": output})
+        one_block = sum(block.values()) - kept.stream  # its input is there already
+        blocks = {"inputs of blocks": config.n_layers * kept.stream, "one block": one_block}
+    return Costs("bytes", {"embedding": kept.embedding(), **blocks, "output": kept.output()})
+
+
+class _Kept(NamedTuple):
+    """Bytes that are kept of ``tokens`` tokens, in sequences of ``n_tokens``."""
+
+    config: ModelConfig
+    sizes: _Sizes
+    tokens: int
+    n_tokens: int
+    itemsize: int
+    on_cpu: bool
+
+    @property
+    def wide(self) -> int:
+        """A number in float32 at least, as statistics and probabilities are."""
+        return max(self.itemsize, 4)
+
+    @property
+    def stream(self) -> int:
+        return self.tokens * self.config.d_model * self.itemsize
+
+    @property
+    def mask(self) -> int:
+        """What dropout keeps of one number: a byte, on a CPU a number."""
+        if self.config.dropout == 0:
+            return 0
+        return self.itemsize if self.on_cpu else 1
+
+    @property
+    def dropped(self) -> int:
+        """The mask of what is added to the stream."""
+        return self.tokens * self.config.d_model * self.mask
+
+    @property
+    def norm(self) -> int:
+        if self.config.norm_kind == "rms":
+            return self.rms_norm(self.tokens, self.config.d_model)
+        return self.stream + 2 * self.tokens * self.wide  # mean and deviation
+
+    def rms_norm(self, n_rows: int, width: int) -> int:
+        """The input, on a CPU also normalized, and a statistic for each row."""
+        number = 2 * self.wide if self.on_cpu else self.itemsize
+        return n_rows * (width * number + self.wide)
+
+    def attention(self, fused: bool) -> int:
+        """What an attention keeps, but for the weights."""
+        sizes = self.sizes
+        keys = sizes.keys if fused else sizes.queries  # the definition repeats those of a group
+        kept = {
+            "queries and outputs": 2 * self.tokens * sizes.queries * self.itemsize,
+            "keys and values": 2 * self.tokens * keys * self.itemsize,
+        }
+        if self.config.qk_norm:
+            n_rows = self.tokens * (sizes.heads + sizes.kv_heads)
+            kept["norms"] = self.rms_norm(n_rows, sizes.d_head)
+        if self.config.position == "rotary":
+            turned = int(self.config.rotary_fraction * sizes.d_head)
+            kept["cosines and sines"] = 2 * self.n_tokens * turned * self.itemsize
+        if fused:
+            kept["logsumexp of each row"] = self.tokens * sizes.heads * self.wide
+        return sum(kept.values())
+
+    def weights(self, causal: bool, fused: bool) -> int:
+        """By definition of each weight; fused, only a mask that is not the kernel's own."""
+        alibi, dropout = self.config.position == "alibi", self.config.dropout > 0
+        masked = alibi or self.config.window is not None or (causal and not fused)
+        mask_rows = self.n_tokens * (self.sizes.heads if alibi else 1) if masked else 0
+        if fused:
+            return mask_rows * self.n_tokens * self.itemsize
+        of_one = self.itemsize + self.mask  # after the softmax, and after the mask or dropout
+        if masked or dropout:
+            of_one += self.itemsize
+        n_weights = self.tokens * self.sizes.heads * self.n_tokens
+        return n_weights * of_one + mask_rows * (self.n_tokens + 1)
+
+    def inner_values(self) -> int:
+        """Of the feed-forward network: before and after the activation, and its mask."""
+        n_values = 4 if self.config.activation in GATED else 2
+        if self.config.activation == "relu" and self.config.dropout == 0:
+            n_values = 1  # what ReLU gave
+        return self.tokens * self.sizes.d_ff * (n_values * self.itemsize + self.mask)
+
+    def embedding(self) -> int:
+        ids = 8 * self.tokens
+        positions = 8 * self.n_tokens if self.config.position == "learned" else 0
+        norm = self.norm if self.config.embedding_norm else 0
+        return ids + positions + self.dropped + norm
+
+    def output(self) -> int:
+        """What the output matrix takes, logarithms of probabilities, targets and their number."""
+        norm = self.norm if self.sizes.final_norm else 0
+        head = self.stream + self.norm if self.config.prediction_head else 0
+        if self.config.prediction_head and self.config.activation != "relu":
+            head += self.stream  # GELU keeps its input; a norm's input is also what ReLU gave
+        losses = self.tokens * (self.config.vocab_size * self.wide + 8) + self.wide
+        return norm + self.stream + head + losses
 
 
 def cache_bytes(

@@ -20,6 +20,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from attnbook.attention import KeyValueCache, MultiHeadAttention
 from attnbook.blocks import ACTIVATIONS, Block, FeedForward, Residual
+from attnbook.config import ModelConfig
 from attnbook.embedding import TokenEmbedding
 from attnbook.masks import combine_masks
 from attnbook.positions import ALiBi, Rotary, alibi_slopes, count_positions
@@ -45,7 +46,7 @@ ALIGNED = 64
 class Stack(Protocol):
     """What is asked of a language model."""
 
-    config: Any
+    config: ModelConfig
     embedding: TokenEmbedding
     blocks: nn.ModuleList
     final_norm: nn.Module
@@ -53,7 +54,7 @@ class Stack(Protocol):
     output: nn.Linear | None
     output_bias: Tensor | None
 
-    def __call__(self, ids: Tensor, **settings: Any) -> Any:
+    def __call__(self, ids: Tensor, **settings: Any) -> Tensor:
         """Logits."""
 
     def input(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -1,13 +1,14 @@
 """Tokens to vectors, and back."""
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from attnbook.initialization import draw_
+from attnbook.initialization import Roles, draw_
 
 
 class TokenEmbedding(nn.Embedding):
@@ -34,6 +35,8 @@ class TokenEmbedding(nn.Embedding):
         >>> embedding(torch.tensor([[3, 1, 4]])).shape
         torch.Size([1, 3, 64])
     """
+
+    roles: ClassVar[Roles] = {"weight": "embedding"}
 
     def __init__(
         self,

@@ -8,13 +8,24 @@ from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
 from attnbook import generation
-from attnbook.attention import KeyValueCache, MultiHeadAttention
-from attnbook.blocks import Block
+from attnbook.attention import KeyValueCache
+from attnbook.blocks import Block, make_attention, make_residual
+from attnbook.config import BlockConfig, ModelConfig, check_sizes
 from attnbook.embedding import TokenEmbedding
 from attnbook.initialization import deepnorm_pair
 from attnbook.masks import token_mask
-from attnbook.models import Model, ModelConfig, Reduction, cross_entropy
-from attnbook.positions import count_positions
+from attnbook.models import (
+    Loss,
+    Model,
+    Reduction,
+    cross_entropy,
+    make_embedding,
+    make_final_norm,
+    make_output,
+    make_positions,
+    position_inside,
+)
+from attnbook.positions import Position, count_positions
 
 
 class DecoderCache:
@@ -57,37 +68,30 @@ class DecoderBlock(Block):
     with the memory :math:`Y`. Its self-attention is causal.
 
     Args:
-        d_model: width of a token.
-        n_heads: heads of both attentions.
-        d_ff: inner width of the feed-forward network.
+        config: sizes and choices; both attentions are alike.
         d_memory: width of the memory; ``d_model`` if not given.
-        settings: as in :class:`attnbook.blocks.Block`; ``position`` is for the self-attention.
+        position: of the self-attention, as in :class:`attnbook.blocks.Block`.
+        residual_scale: as there.
 
     Source: Vaswani et al. 2017, section 3.1 and figure 1.
 
     Example:
         >>> x, memory = torch.randn(2, 10, 64), torch.randn(2, 7, 64)
-        >>> DecoderBlock(64, 4, 256)(x, memory).shape
+        >>> DecoderBlock(BlockConfig(d_model=64, n_heads=4))(x, memory).shape
         torch.Size([2, 10, 64])
     """
 
     def __init__(
-        self, d_model: int, n_heads: int, d_ff: int, *, d_memory: int | None = None, **settings: Any
+        self,
+        config: BlockConfig,
+        *,
+        d_memory: int | None = None,
+        position: Position | None = None,
+        residual_scale: float = 1.0,
     ) -> None:
-        super().__init__(d_model, n_heads, d_ff, **settings)
-        own = self.attention
-        self.cross_attention = MultiHeadAttention(
-            d_model,
-            n_heads,
-            n_kv_heads=own.n_kv_heads,
-            d_head=own.d_head,
-            d_memory=d_memory,
-            bias=settings.get("bias", False),
-            dropout=own.dropout,
-            qk_norm=settings.get("qk_norm", False),
-            norm_eps=settings.get("norm_eps", 1e-5),
-        )
-        self.cross_attention_residual = self._new_residual()
+        super().__init__(config, position=position, residual_scale=residual_scale)
+        self.cross_attention = make_attention(config, d_memory=d_memory)
+        self.cross_attention_residual = make_residual(config, residual_scale)
         for name in ("feed_forward", "feed_forward_residual"):  # listed in the order they run in
             self._modules[name] = self._modules.pop(name)
 
@@ -123,11 +127,11 @@ class DecoderBlock(Block):
         return stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelConfig):
     """Sizes and choices of an encoder-decoder.
 
-    Everything of :class:`attnbook.models.ModelConfig`; ``vocab_size`` and ``n_layers`` are the
+    Everything of :class:`attnbook.config.ModelConfig`; ``vocab_size`` and ``n_layers`` are the
     encoder's. And:
 
     Args:
@@ -150,9 +154,9 @@ class TransformerConfig(ModelConfig):
     def __post_init__(self) -> None:
         """Refuse what only models of one stack have, and tokens and stacks that can't be."""
         super().__post_init__()
-        for name in ("target_vocab_size", "n_decoder_layers"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_sizes(
+            target_vocab_size=self.target_vocab_size, n_decoder_layers=self.n_decoder_layers
+        )
         if self.padding_id is not None:  # it is of both vocabularies
             smaller = min(self.vocab_size, self.target_vocab_size or self.vocab_size)
             generation.check_id("padding_id", self.padding_id, smaller)
@@ -193,25 +197,28 @@ class Transformer(Model):
         super().__init__(config)
         target_vocab = config.target_vocab_size or config.vocab_size
         n_decoder = config.n_decoder_layers or config.n_layers
-        self.embedding = config.make_embedding(config.vocab_size)
+        self.embedding = make_embedding(config, config.vocab_size)
         self.target_embedding = (
-            config.make_embedding(target_vocab) if config.target_vocab_size else None
+            make_embedding(config, target_vocab) if config.target_vocab_size else None
         )
-        self.positions = config.make_positions()
-        self.target_positions = config.make_positions()
+        self.positions = make_positions(config)
+        self.target_positions = make_positions(config)
         self.dropout = config.dropout
-        (encoder_alpha, _), (decoder_alpha, _) = deepnorm_pair(config.n_layers, n_decoder)
+        alphas = [alpha for alpha, _ in deepnorm_pair(config.n_layers, n_decoder)]
+        encoder_alpha, decoder_alpha = alphas if config.norm == "deepnorm" else (1.0, 1.0)
+        position = position_inside(config, causal=False)
         self.encoder_blocks = nn.ModuleList(
-            Block(**config.block_settings(causal=False, residual_scale=encoder_alpha))
+            Block(config, position=position, residual_scale=encoder_alpha)
             for _ in range(config.n_layers)
         )
-        self.encoder_norm = config.make_final_norm()
+        self.encoder_norm = make_final_norm(config)
+        position = position_inside(config, causal=True)
         self.decoder_blocks = nn.ModuleList(
-            DecoderBlock(**config.block_settings(causal=True, residual_scale=decoder_alpha))
+            DecoderBlock(config, position=position, residual_scale=decoder_alpha)
             for _ in range(n_decoder)
         )
-        self.decoder_norm = config.make_final_norm()
-        self.output = config.make_output(target_vocab)
+        self.decoder_norm = make_final_norm(config)
+        self.output = make_output(config, target_vocab)
 
     def forward(
         self,
@@ -221,7 +228,7 @@ class Transformer(Model):
         reduction: Reduction | None = None,
         memory: Float[Tensor, "batch source d_model"] | None = None,
         cache: list[DecoderCache] | None = None,
-    ) -> Any:
+    ) -> Float[Tensor, "batch target vocab"] | Loss:
         """Logits for the token after each target token; or the loss, if there is a reduction.
 
         Args:

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from attnbook.attention import KeyValueCache
 from attnbook.decoding import Captured, Stack, Step, new_step, not_fusible
-from attnbook.masks import combine_masks
+from attnbook.masks import checked
 
 
 def sample(
@@ -97,7 +97,7 @@ def _draw(
         return logits.argmax(dim=-1)
     if top_k is not None and top_k < logits.shape[-1]:
         values, tokens = logits.topk(top_k)
-        drawn = _draw(values, temperature, None, top_p, generator)
+        drawn = _draw(values, temperature, top_k=None, top_p=top_p, generator=generator)
         return tokens.gather(1, drawn[:, None])[:, 0]
     # Relative to the largest, so that at a low temperature none becomes +inf.
     temperature = max(temperature, torch.finfo(logits.dtype).tiny)
@@ -128,7 +128,7 @@ def real_tokens(
     Raises:
         ValueError: if a sequence has none.
     """
-    real = combine_masks(padding_mask)
+    real = checked(padding_mask)
     if real is None:
         return None
     real = real.flatten(1)
@@ -212,15 +212,14 @@ class _Reader:
         elif self.real is not None:
             self.real = F.pad(self.real, (0, 1), value=True)
         self.is_first = False
-        logits: Tensor = self.model(new, padding_mask=self.real, cache=self.cache, at=at)
-        return logits
+        return self.model(new, padding_mask=self.real, cache=self.cache, at=at)
 
 
 @runtime_checkable
 class Pair(Protocol):
     """What is asked of an encoder-decoder."""
 
-    def __call__(self, source: Tensor, target: Tensor, **settings: Any) -> Any:
+    def __call__(self, source: Tensor, target: Tensor, **settings: Any) -> Tensor:
         """Logits for the token after each of the target's."""
 
     def encode(self, source: Tensor) -> Tensor:

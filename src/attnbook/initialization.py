@@ -1,10 +1,9 @@
 """Every initial value: how one matrix is drawn, and how a scheme draws a whole model."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -150,6 +149,17 @@ def fill_(
 Role = Literal[
     "query", "key", "value", "output", "inner", "outer", "embedding", "positions", "unembedding"
 ]
+Roles = dict[str, Role]
+"""A module's ``roles``: what each of its linear layers and tables is, by name."""
+
+
+class Depth(NamedTuple):
+    """How many blocks a model has."""
+
+    n_encoder: int
+    """Encoder blocks; all blocks if there is one stack."""
+    n_decoder: int
+    """Decoder blocks, with attention to a memory; 0 if there is one stack."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +168,25 @@ class Matrix:
 
     role: Role
     weight: Tensor
-    bias: Tensor | None
     fan_in: int
     fan_out: int
+    bias: Tensor | None
     d_model: int
     fused_fan_out: int
     """Outputs of W_Q, W_K and W_V together."""
-    n_encoder: int
-    """Encoder blocks of the model; all its blocks if it has one stack."""
-    n_decoder: int
-    """Decoder blocks, with attention to a memory; 0 if the model has one stack."""
+    depth: Depth
+    """Of the whole model."""
     in_decoder: bool
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the stack that it is in."""
+        return self.depth.n_decoder if self.in_decoder else self.depth.n_encoder
 
     @property
     def branches(self) -> int:
         """How many branches add to this matrix's stream, 2 in a block and 3 in a decoder's."""
-        return 3 * self.n_decoder if self.in_decoder else 2 * self.n_encoder
+        return (3 if self.in_decoder else 2) * self.n_layers
 
 
 @dataclass(frozen=True)
@@ -182,10 +195,12 @@ class Entry:
 
     distribution: Distribution
     std: Callable[[Matrix], float]
+    gain: Callable[[Matrix], float] | None = None
+    """A factor that depends on the depth of the model."""
 
-    def times(self, factor: Callable[[Matrix], float]) -> "Entry":
-        """The same, multiplied by a factor."""
-        return Entry(self.distribution, lambda matrix: factor(matrix) * self.std(matrix))
+    def std_of(self, matrix: Matrix) -> float:
+        """The standard deviation of the matrix's entries."""
+        return self.std(matrix) if self.gain is None else self.gain(matrix) * self.std(matrix)
 
 
 @dataclass(frozen=True)
@@ -243,22 +258,22 @@ def deepnorm_pair(
     return (0.81 * both, 0.87 / both), ((3 * n_decoder) ** 0.25, (12 * n_decoder) ** -0.25)
 
 
-def _deepnorm(n_encoder: int, n_decoder: int, in_decoder: bool) -> tuple[float, float]:
-    if not n_decoder:
-        return deepnorm_constants(n_encoder)
-    return deepnorm_pair(n_encoder, n_decoder)[in_decoder]
+def _deepnorm(depth: Depth, in_decoder: bool) -> tuple[float, float]:
+    if not depth.n_decoder:
+        return deepnorm_constants(depth.n_encoder)
+    return deepnorm_pair(max(1, depth.n_encoder), depth.n_decoder)[in_decoder]
 
 
 def _deepnorm_gain(matrix: Matrix) -> float:
-    return _deepnorm(matrix.n_encoder, matrix.n_decoder, matrix.in_decoder)[1]
+    return _deepnorm(matrix.depth, matrix.in_decoder)[1]
 
 
 def _t_fixup_gain(matrix: Matrix) -> float:
     if matrix.role == "embedding":
-        return float((9 * (matrix.n_decoder or matrix.n_encoder)) ** -0.25)
+        return float((9 * (matrix.depth.n_decoder or matrix.depth.n_encoder)) ** -0.25)
     if matrix.in_decoder:
-        return float((9 * matrix.n_decoder) ** -0.25)
-    return float(0.67 * matrix.n_encoder**-0.25)
+        return float((9 * matrix.n_layers) ** -0.25)
+    return float(0.67 * matrix.n_layers**-0.25)
 
 
 def _entry(name: str) -> Entry:
@@ -272,6 +287,7 @@ ZERO = Entry("normal", lambda matrix: 0.0)
 FUSED = Entry("uniform", lambda m: math.sqrt(2 / (m.fan_in + m.fused_fan_out)))
 SMALL = Entry("normal", lambda m: math.sqrt(2 / (5 * m.d_model)))
 TABLES: dict[Role, Entry] = {"embedding": INVERSE_SQRT, "positions": GPT2}
+CONTENT: tuple[Role, ...] = ("value", "output", "inner", "outer")
 
 SCHEMES: dict[str, Scheme] = {
     "glorot": Scheme(
@@ -292,23 +308,19 @@ SCHEMES: dict[str, Scheme] = {
     ),
     "gpt2": Scheme(
         GPT2,
-        {role: GPT2.times(lambda m: m.branches**-0.5) for role in ("output", "outer")},
+        dict.fromkeys(("output", "outer"), replace(GPT2, gain=lambda m: m.branches**-0.5)),
         "Radford et al. 2019, section 2.3, as in Hugging Face's GPT-2 and nanoGPT: 2N branches",
     ),
     "deepnorm": Scheme(
         GLOROT_NORMAL,
-        TABLES
-        | {
-            role: GLOROT_NORMAL.times(_deepnorm_gain)
-            for role in ("value", "output", "inner", "outer")
-        },
+        TABLES | dict.fromkeys(CONTENT, replace(GLOROT_NORMAL, gain=_deepnorm_gain)),
         "Wang et al. 2022 (DeepNet), figure 2; β = (8N)^-1/4 for a single stack",
     ),
     "t_fixup": Scheme(
         GLOROT,
         TABLES
-        | {"embedding": INVERSE_SQRT.times(_t_fixup_gain)}
-        | {role: GLOROT.times(_t_fixup_gain) for role in ("value", "output", "inner", "outer")},
+        | {"embedding": replace(INVERSE_SQRT, gain=_t_fixup_gain)}
+        | dict.fromkeys(CONTENT, replace(GLOROT, gain=_t_fixup_gain)),
         "Huang et al. 2020 (T-Fixup), section 3.2; a single stack is treated as an encoder",
     ),
     "zero_output": Scheme(
@@ -357,9 +369,9 @@ def initialize(
 
     Only initial values are drawn: the rest of GPT-2, say, is
     ``ModelConfig(…, norm="pre", position="learned", activation="gelu_tanh", scaled=False,
-    attention_bias=True)``. A matrix is known by its name: ``value`` beside ``query`` and ``key`` is
-    W_V, and so on. The depth that some schemes need is counted in the model; a block that several
-    layers share counts for each.
+    attention_bias=True)``. Each module says in ``roles`` which of its matrices is W_V, and so on.
+    The depth that some schemes need is counted in the model; a block that several layers share
+    counts for each.
 
     Args:
         model: a model of this package, or a part of one.
@@ -374,7 +386,7 @@ def initialize(
     Raises:
         ValueError: if ``"deepnorm"`` meets a model without ``norm="deepnorm"``, or made for another
             depth; ``"t_fixup"`` one with norms; or a scheme needs a depth and there is none.
-        TypeError: if a parameter has a name that is not known.
+        TypeError: if a parameter has no role.
 
     Source: that of each scheme is in its row of :data:`SCHEMES`.
 
@@ -387,34 +399,23 @@ def initialize(
     """
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-    row = SCHEMES[scheme]
-    layers = [m for _, m in model.named_modules(remove_duplicate=False) if _is_block(m)]
-    n_decoder = sum(hasattr(block, "cross_attention") for block in layers)
-    n_encoder = len(layers) - n_decoder
-    if n_layers is not None:
-        n_encoder, n_decoder = n_layers, n_layers if n_decoder else 0
-    matrices = list(_matrices(model, n_encoder, n_decoder))
+    row, depth = SCHEMES[scheme], _depth(model, n_layers)
+    matrices = list(_matrices(model, depth))
     norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
-    known = {id(p) for norm in norms for p in norm.parameters()}
-    known |= {id(p) for matrix in matrices for p in (matrix.weight, matrix.bias)}
     output_bias = getattr(model, "output_bias", None)  # BERT's, on the logits
-    known.add(id(output_bias))
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in known:
-            raise TypeError(f"attnbook does not know how to initialize {name}")
-    try:
-        stds = [row[matrix.role].std(matrix) for matrix in matrices]
-    except ZeroDivisionError:  # of no layers
+    _check_known(model, matrices, norms)
+    if any(row[matrix.role].gain and not matrix.n_layers for matrix in matrices):
         raise ValueError(
             f"{scheme!r} depends on the model's depth: pass n_layers for a part of a model"
-        ) from None
+        )
     if scheme == "deepnorm":
-        _check_deepnorm(layers, n_encoder, n_decoder)
+        _check_deepnorm(model, depth)
     if scheme == "t_fixup" and norms:
         raise ValueError("'t_fixup' is for a model without norms: make it with norm='none'")
 
-    for matrix, std in zip(matrices, stds, strict=True):
-        fill_(matrix.weight, row[matrix.role].distribution, std, generator)
+    for matrix in matrices:
+        entry = row[matrix.role]
+        fill_(matrix.weight, entry.distribution, entry.std_of(matrix), generator)
         if matrix.bias is not None:
             bound = (3 * matrix.fan_in) ** -0.5 if row.linear_bias else 0.0
             fill_(matrix.bias, "uniform", bound, generator)
@@ -425,61 +426,73 @@ def initialize(
     return model
 
 
-def _is_block(module: nn.Module) -> bool:
-    return hasattr(module, "attention") and hasattr(module, "feed_forward")
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """Each block, as often as it runs."""
+    modules = [m for _, m in model.named_modules(remove_duplicate=False)]
+    return [m for m in modules if hasattr(m, "attention") and hasattr(m, "feed_forward")]
 
 
-_ATTENTION: tuple[Role, ...] = ("query", "key", "value", "output")
-_FEED_FORWARD: dict[str, Role] = {"inner": "inner", "gate": "inner", "outer": "outer"}
+def _decodes(block: nn.Module) -> bool:
+    return hasattr(block, "cross_attention")
 
 
-def _matrices(model: nn.Module, n_encoder: int, n_decoder: int) -> Iterator[Matrix]:
-    """Each matrix of the model, recognised by its name and its neighbours' names."""
-    decoders = [m for m in model.modules() if _is_block(m) and hasattr(m, "cross_attention")]
+def _depth(model: nn.Module, n_layers: int | None) -> Depth:
+    """Counted, unless it is given."""
+    decode = [_decodes(block) for block in _blocks(model)]
+    if n_layers is not None:
+        return Depth(n_layers, n_layers if any(decode) else 0)
+    return Depth(decode.count(False), decode.count(True))
+
+
+def _matrices(model: nn.Module, depth: Depth) -> Iterator[Matrix]:
+    """Each matrix of the model whose module says what it is."""
+    decoders = [block for block in _blocks(model) if _decodes(block)]
     in_decoder = {part for block in decoders for part in block.modules()}
     for module in model.modules():
-        matrix = partial(
-            Matrix, n_encoder=n_encoder, n_decoder=n_decoder, in_decoder=module in in_decoder
-        )
-        parts = dict(module.named_children())
-        d_model = fused = 0
-        roles: dict[str, Role] = {}
-        if set(_ATTENTION) <= parts.keys():
-            roles = {name: name for name in _ATTENTION}
-            linears = [parts[name] for name in _ATTENTION]
-            fused = sum(getattr(linear, "out_features", 0) for linear in linears[:3])
-            d_model = getattr(parts["query"], "in_features", 0)
-        elif {"inner", "outer"} <= parts.keys():
-            roles = {name: role for name, role in _FEED_FORWARD.items() if name in parts}
-            d_model = getattr(parts["inner"], "in_features", 0)
-        elif {"dense", "norm"} <= parts.keys():  # of a prediction head
-            roles = {"dense": "unembedding"}
-            d_model = getattr(parts["dense"], "in_features", 0)
-        elif "embedding" in parts and "output" in parts:
-            roles = {"output": "unembedding"}
-            d_model = getattr(parts["output"], "in_features", 0)
-        elif isinstance(module, nn.Embedding):
-            rows, d_model = module.weight.shape
-            yield matrix("embedding", module.weight, None, rows, d_model, d_model, 0)
-        elif isinstance(table := getattr(module, "table", None), nn.Parameter):
-            rows, d_model = table.shape
-            yield matrix("positions", table, None, rows, d_model, d_model, 0)
-        for name, role in roles.items():
-            linear = parts[name]
-            if isinstance(linear, nn.Linear):  # wrapped, its parameters have unknown names
-                sizes = linear.in_features, linear.out_features
-                yield matrix(role, linear.weight, linear.bias, *sizes, d_model, fused)
+        roles: Roles = getattr(type(module), "roles", {})  # its own, not those of what it wraps
+        parts = {name: part for name in roles if (part := _part(module, name)) is not None}
+        d_model = next((part.weight.shape[1] for part in parts.values()), 0)
+        fused = sum(parts[name].fan_out for name in ("query", "key", "value") if name in parts)
+        for name, part in parts.items():
+            yield Matrix(roles[name], *part, d_model, fused, depth, module in in_decoder)
 
 
-def _check_deepnorm(blocks: list[nn.Module], n_encoder: int, n_decoder: int) -> None:
+class _Part(NamedTuple):
+    weight: Tensor
+    fan_in: int
+    fan_out: int
+    bias: Tensor | None = None
+
+
+def _part(module: nn.Module, name: str) -> _Part | None:
+    """The linear layer or the table with this name, if it is there and nothing is around it."""
+    part = getattr(module, name)
+    if isinstance(part, nn.Linear):
+        return _Part(part.weight, part.in_features, part.out_features, part.bias)
+    return _Part(part, *part.shape) if isinstance(part, nn.Parameter) else None
+
+
+def _check_known(model: nn.Module, matrices: list[Matrix], norms: Iterable[nn.Module]) -> None:
+    """Nothing may be left as it was."""
+    known = {id(p) for matrix in matrices for p in (matrix.weight, matrix.bias)}
+    known |= {id(p) for norm in norms for p in norm.parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in known and name != "output_bias":
+            raise TypeError(
+                f"attnbook does not know how to initialize {name}: its module says in `roles`, as "
+                "MultiHeadAttention does, which of its matrices is which"
+            )
+
+
+def _check_deepnorm(model: nn.Module, depth: Depth) -> None:
     """β is one half of a method, whose other half is the α that the model was made with."""
-    for block in blocks:
-        alpha, _ = _deepnorm(n_encoder, n_decoder, hasattr(block, "cross_attention"))
+    for block in _blocks(model):
+        alpha, _ = _deepnorm(depth, _decodes(block))
         for residual in block.children():
             scale = getattr(residual, "scale", None)
             if scale is not None and not math.isclose(scale, alpha):
                 raise ValueError(
-                    f"'deepnorm' for {n_encoder} + {n_decoder} blocks is for a stream scaled by "
-                    f"α = {alpha:.4g}, got a model with α = {scale:.4g}: make it with "
+                    f"'deepnorm' for {depth.n_encoder} + {depth.n_decoder} blocks is for a stream "
+                    f"scaled by α = {alpha:.4g}, got a model with α = {scale:.4g}: make it with "
                     f"norm='deepnorm'"
                 )

@@ -122,7 +122,7 @@ def padding_mask(
             "lengths are a tensor of whole numbers, one of each sequence, got "
             f"{_described(lengths)}: of ids, token_mask makes a mask"
         )
-    if wrong := [length for length in _known(lengths) if not 0 <= length <= n_keys]:
+    if wrong := [length for length in known(lengths) if not 0 <= length <= n_keys]:
         raise ValueError(f"lengths must be in 0 … {n_keys}, got {wrong[0]}")
     position = torch.arange(n_keys, device=lengths.device)
     position = n_keys - 1 - position if left else position
@@ -192,18 +192,32 @@ def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | N
                 [1, 1, 0],
                 [1, 1, 0]], dtype=torch.int32)
     """
-    given = [mask for mask in masks if mask is not None]
-    for mask in given:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise TypeError(f"a mask is a boolean tensor (True = may attend), {_cure(mask)}")
+    given = [mask for mask in map(checked, masks) if mask is not None]
     return reduce(torch.logical_and, given) if given else None
+
+
+def checked(mask: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
+    """The mask itself, if it is boolean.
+
+    Example:
+        >>> checked(torch.tensor([True, False]))
+        tensor([ True, False])
+    """
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool):
+        raise TypeError(f"a mask is a boolean tensor (True = may attend), {_cure(mask)}")
+    return mask
 
 
 _WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
-def _known(numbers: Integer[Tensor, "n"]) -> list[int]:
-    """The numbers, or none: not where they can't be read, or only by waiting for a GPU."""
+def known(numbers: Integer[Tensor, "n"]) -> list[int]:
+    """The numbers, or none: not where they can't be read, or only by waiting for a GPU.
+
+    Example:
+        >>> known(torch.tensor([3, 1]))
+        [3, 1]
+    """
     if torch.compiler.is_compiling() or torch._C._is_tracing() or not numbers.is_cpu:
         return []
     try:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -14,11 +13,12 @@ from jaxtyping import Bool, Float, Integer
 from torch import Generator, Tensor, nn
 
 from attnbook import files, generation
-from attnbook.attention import KeyValueCache, ProjectionBias, check_shares, check_sizes
-from attnbook.blocks import ACTIVATIONS, Activation, Block, NormKind, check_choice, make_norm
+from attnbook.attention import KeyValueCache
+from attnbook.blocks import ACTIVATIONS, Block, make_norm
+from attnbook.config import ModelConfig
 from attnbook.embedding import TokenEmbedding
-from attnbook.initialization import deepnorm_constants, draw_
-from attnbook.masks import combine_masks, near_mask
+from attnbook.initialization import Roles, deepnorm_constants, draw_
+from attnbook.masks import checked, combine_masks, known, near_mask
 from attnbook.positions import (
     ALiBi,
     LearnedPositions,
@@ -29,160 +29,10 @@ from attnbook.positions import (
     count_positions,
 )
 
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
-NormChoice = Literal["pre", "post", "none", "deepnorm"]
 Reduction = Literal["mean", "sum"]
+# The mean over targets, or their sum and number.
+Loss = Float[Tensor, ""] | tuple[Float[Tensor, ""], Integer[Tensor, ""]]
 M = TypeVar("M", bound="Model")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Sizes and choices of a model.
-
-    Args:
-        vocab_size: number of different tokens.
-        d_model: width of a token.
-        n_heads: attention heads, a divisor of ``d_model``.
-        n_layers: blocks.
-        d_ff: inner width of the feed-forward networks; ``4 * d_model`` if not given.
-        max_tokens: longest sequence.
-        norm: ``"post"``, ``"pre"``, ``"none"``, or ``"deepnorm"``: post-norm with a scaled stream;
-            its initial values are drawn by ``initialize(model, "deepnorm")``.
-        scaled: multiply token embeddings by sqrt(d_model).
-        embedding_init: initial values of the embedding, a key of
-            :data:`attnbook.initialization.DRAWS`.
-        tied: use the embedding matrix as the output layer too.
-        dropout: on embeddings, attention weights, inside feed-forward networks and on what blocks
-            add to the stream.
-        n_kv_heads: key and value heads, a divisor of ``n_heads``; as many as there are heads if
-            not given.
-        position: ``"sinusoidal"``, ``"learned"``, ``"rotary"`` (half-split), ``"alibi"``
-            (bidirectional in an encoder) or ``"none"``.
-        rotary_base: of rotary positions, as in :class:`attnbook.positions.Rotary`; and so are
-            ``rotary_fraction`` and ``rotary_scaling``.
-        activation: ``"relu"``, ``"gelu"`` (exact), ``"gelu_tanh"``, ``"swiglu"`` or ``"geglu"``.
-        attention_bias: biases of the attentions' projections: ``True`` for all four, ``False``,
-            ``"qkv"`` or ``"output"``.
-        feed_forward_bias: biases in the feed-forward networks.
-        norm_bias: biases in the LayerNorms.
-        norm_kind: ``"layer"`` or ``"rms"`` (Llama).
-        norm_eps: added to the variance in every norm.
-        final_norm: end each stack with a norm; if not given, pre-norm stacks do.
-        d_head: width of a head; d_model / n_heads if not given.
-        window: how many tokens each may attend to on its left, itself included (and as many on its
-            right in an encoder); all if not given.
-        embedding_norm: a norm on the sum of embedding and position (BERT).
-        prediction_head: BERT's: a linear layer, the activation and a norm before the output layer,
-            and a bias on the logits.
-        qk_norm: an RMSNorm on each head's queries and keys (Qwen3), as in
-            :class:`attnbook.attention.MultiHeadAttention`.
-
-    Source: the defaults of ``norm``, ``position``, ``activation``, ``scaled`` and ``tied`` are the
-    choices of Vaswani et al. 2017, sections 3.1 to 3.5.
-
-    Example:
-        >>> config = ModelConfig(vocab_size=1000, d_model=128, position="rotary")
-    """
-
-    vocab_size: int
-    d_model: int = 64
-    n_heads: int = 4
-    n_layers: int = 2
-    d_ff: int | None = None
-    max_tokens: int = 256
-    norm: NormChoice = "post"
-    scaled: bool = True
-    embedding_init: str = "inverse_sqrt"
-    tied: bool = True
-    dropout: float = 0.0
-    n_kv_heads: int | None = None
-    position: PositionKind = "sinusoidal"
-    rotary_base: float = 10000.0
-    rotary_fraction: float = 1.0
-    rotary_scaling: RotaryScaling | None = None
-    activation: Activation = "relu"
-    attention_bias: ProjectionBias = False
-    feed_forward_bias: bool = True
-    norm_bias: bool = True
-    norm_kind: NormKind = "layer"
-    norm_eps: float = 1e-5
-    final_norm: bool | None = None
-    d_head: int | None = None
-    window: int | None = None
-    embedding_norm: bool = False
-    prediction_head: bool = False
-    qk_norm: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse unknown words, and numbers of which torch would make an empty or broken model."""
-        check_choice("position", self.position, PositionKind)
-        check_choice("norm", self.norm, NormChoice)
-        check_choice("norm_kind", self.norm_kind, NormKind)
-        check_choice("activation", self.activation, Activation)
-        check_choice("attention_bias", self.attention_bias, Literal[True, False, "qkv", "output"])
-        sizes = ("vocab_size", "d_model", "n_heads", "n_layers", "d_ff", "max_tokens")
-        for name in (*sizes, "n_kv_heads", "d_head", "window"):
-            check_sizes(**{name: getattr(self, name)})
-        check_shares(norm_eps=self.norm_eps)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-
-    def make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
-        """What is added to the embeddings."""
-        if self.position == "sinusoidal":
-            return SinusoidalPositions(self.max_tokens, self.d_model)
-        if self.position == "learned":
-            return LearnedPositions(self.max_tokens, self.d_model)
-        return None
-
-    def make_embedding(self, vocab_size: int) -> TokenEmbedding:
-        """Token embeddings."""
-        return TokenEmbedding(
-            vocab_size, self.d_model, scaled=self.scaled, init=self.embedding_init
-        )
-
-    def make_final_norm(self) -> nn.Module:
-        """What a stack ends with: pre-norm leaves the stream itself without a norm."""
-        wanted = self.norm == "pre" if self.final_norm is None else self.final_norm
-        return self.make_norm() if wanted else nn.Identity()
-
-    def make_norm(self) -> nn.Module:
-        """A norm outside the blocks."""
-        return make_norm(self.norm_kind, self.d_model, self.norm_eps, self.norm_bias)
-
-    def make_output(self, vocab_size: int) -> nn.Linear | None:
-        """The output layer, if it is not the embedding."""
-        if self.tied:
-            return None
-        output = nn.Linear(self.d_model, vocab_size, bias=False)
-        draw_(output.weight, "glorot", fan_in=self.d_model, fan_out=vocab_size)
-        return output
-
-    def block_settings(self, *, causal: bool, residual_scale: float) -> dict[str, Any]:
-        """Arguments of every block."""
-        rotary = Rotary("half_split", self.rotary_base, self.rotary_fraction, self.rotary_scaling)
-        in_attention: dict[str, Position] = {
-            "rotary": rotary,
-            "alibi": ALiBi(bidirectional=not causal),
-        }
-        return {
-            "d_model": self.d_model,
-            "n_heads": self.n_heads,
-            "d_ff": 4 * self.d_model if self.d_ff is None else self.d_ff,
-            "norm": "post" if self.norm == "deepnorm" else self.norm,
-            "norm_kind": self.norm_kind,
-            "n_kv_heads": self.n_kv_heads,
-            "d_head": self.d_head,
-            "position": in_attention.get(self.position),
-            "qk_norm": self.qk_norm,
-            "bias": self.attention_bias,
-            "activation": self.activation,
-            "residual_scale": residual_scale if self.norm == "deepnorm" else 1.0,
-            "norm_eps": self.norm_eps,
-            "feed_forward_bias": self.feed_forward_bias,
-            "norm_bias": self.norm_bias,
-            "dropout": self.dropout,
-        }
 
 
 class Model(nn.Module):
@@ -193,6 +43,7 @@ class Model(nn.Module):
     """
 
     config_class: ClassVar[type[ModelConfig]] = ModelConfig
+    roles: ClassVar[Roles] = {"output": "unembedding"}
     config: ModelConfig
 
     def __init__(self, config: ModelConfig) -> None:
@@ -311,6 +162,51 @@ class Model(nn.Module):
                 module.training = True
 
 
+def make_embedding(config: ModelConfig, vocab_size: int) -> TokenEmbedding:
+    """Token embeddings."""
+    return TokenEmbedding(
+        vocab_size, config.d_model, scaled=config.scaled, init=config.embedding_init
+    )
+
+
+def make_positions(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
+    """What is added to the embeddings."""
+    if config.position == "sinusoidal":
+        return SinusoidalPositions(config.max_tokens, config.d_model)
+    if config.position == "learned":
+        return LearnedPositions(config.max_tokens, config.d_model)
+    return None
+
+
+def position_inside(config: ModelConfig, *, causal: bool) -> Position | None:
+    """What tells the self-attentions where tokens are."""
+    if config.position == "rotary":
+        return Rotary(
+            "half_split", config.rotary_base, config.rotary_fraction, config.rotary_scaling
+        )
+    return ALiBi(bidirectional=not causal) if config.position == "alibi" else None
+
+
+def norm_outside(config: ModelConfig) -> nn.Module:
+    """A norm outside the blocks."""
+    return make_norm(config.norm_kind, config.d_model, config.norm_eps, config.norm_bias)
+
+
+def make_final_norm(config: ModelConfig) -> nn.Module:
+    """What a stack ends with: pre-norm leaves the stream itself without a norm."""
+    wanted = config.norm == "pre" if config.final_norm is None else config.final_norm
+    return norm_outside(config) if wanted else nn.Identity()
+
+
+def make_output(config: ModelConfig, vocab_size: int) -> nn.Linear | None:
+    """The output layer, if it is not the embedding."""
+    if config.tied:
+        return None
+    output = nn.Linear(config.d_model, vocab_size, bias=False)
+    draw_(output.weight, "glorot", fan_in=config.d_model, fan_out=vocab_size)
+    return output
+
+
 class PredictionHead(nn.Module):
     r"""BERT's way from the last block to the output layer.
 
@@ -324,11 +220,13 @@ class PredictionHead(nn.Module):
         torch.Size([2, 5, 64])
     """
 
+    roles: ClassVar[Roles] = {"dense": "unembedding"}
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_model)
         self.activation = config.activation
-        self.norm = config.make_norm()
+        self.norm = norm_outside(config)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Apply it to each token alone."""
@@ -358,18 +256,18 @@ class Encoder(Model):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.embedding = config.make_embedding(config.vocab_size)
-        self.positions = config.make_positions()
-        self.embedding_norm = config.make_norm() if config.embedding_norm else None
+        self.embedding = make_embedding(config, config.vocab_size)
+        self.positions = make_positions(config)
+        self.embedding_norm = norm_outside(config) if config.embedding_norm else None
         self.dropout = config.dropout
-        alpha, _ = deepnorm_constants(config.n_layers)
+        alpha = deepnorm_constants(config.n_layers)[0] if config.norm == "deepnorm" else 1.0
+        position = position_inside(config, causal=self.causal)
         self.blocks = nn.ModuleList(
-            Block(**config.block_settings(causal=self.causal, residual_scale=alpha))
-            for _ in range(config.n_layers)
+            Block(config, position=position, residual_scale=alpha) for _ in range(config.n_layers)
         )
-        self.final_norm = config.make_final_norm()
+        self.final_norm = make_final_norm(config)
         self.head: nn.Module | None = PredictionHead(config) if config.prediction_head else None
-        self.output = config.make_output(config.vocab_size)
+        self.output = make_output(config, config.vocab_size)
         self.output_bias: Tensor | None = (
             nn.Parameter(torch.zeros(config.vocab_size)) if config.prediction_head else None
         )
@@ -384,7 +282,7 @@ class Encoder(Model):
         padding_mask: Bool[Tensor, "batch ... keys"] | None = None,
         cache: list[KeyValueCache] | None = None,
         at: Integer[Tensor, "batch"] | int | None = None,
-    ) -> Any:
+    ) -> Float[Tensor, "batch *tokens vocab"] | Loss:
         """Logits over the vocabulary for each token; or the loss, if there are targets.
 
         Args:
@@ -457,7 +355,7 @@ class Encoder(Model):
         cache: list[KeyValueCache] | None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """From the ids to the last block's output, normed."""
-        padding_mask = combine_masks(padding_mask)
+        padding_mask = checked(padding_mask)
         if padding_mask is not None and len(padding_mask) not in (1, len(ids)):
             raise ValueError(
                 f"padding_mask must be of {len(ids)} sequences, got {tuple(padding_mask.shape)}"
@@ -578,7 +476,7 @@ def cross_entropy(
     *,
     ignored: int = -100,
     reduction: Reduction = "mean",
-) -> Float[Tensor, ""] | tuple[Float[Tensor, ""], Integer[Tensor, ""]]:
+) -> Loss:
     """Cross-entropy in nats: the mean over targets, or (sum, number of targets).
 
     Args:
@@ -604,7 +502,7 @@ def cross_entropy(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
     count = (targets != ignored).sum()
-    if reduction == "mean" and _is_zero(count):  # a sum may be one of several
+    if reduction == "mean" and known(count[None]) == [0]:  # a sum may be one of several
         raise ValueError(f"no target is left: all {targets.numel()} are {ignored}")
     # F.cross_entropy but for the type: a GPU then sums in float32 without a copy of the logits.
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -613,16 +511,6 @@ def cross_entropy(
         log_probabilities, targets.flatten(), ignore_index=ignored, reduction=reduction
     )
     return loss if reduction == "mean" else (loss, count)
-
-
-def _is_zero(count: Tensor) -> bool:
-    """Whether it is known to be: not where a value can't be read, or only by waiting for a GPU."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or not count.is_cpu:
-        return False
-    try:
-        return not count
-    except RuntimeError:  # inside vmap or FakeTensorMode
-        return False
 
 
 def _clean(name: str) -> str:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
+
+from attnbook.initialization import Roles
 
 # Which entries of a vector belong to one frequency: neighbours (2i, 2i+1), or (i, i + d/2).
 Layout = Literal["interleaved", "half_split"]
@@ -101,6 +103,8 @@ class LearnedPositions(nn.Module):
         Traceback (most recent call last):
         ValueError: the table has positions 0 … 99, got 99 … 100
     """
+
+    roles: ClassVar[Roles] = {"table": "positions"}
 
     def __init__(self, max_tokens: int, d_model: int) -> None:
         super().__init__()

@@ -29,10 +29,10 @@ from torch import Generator
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from attnbook import files, tasks
-from attnbook.blocks import check_choice
+from attnbook.config import ModelConfig, check_choice
 from attnbook.convert import from_pretrained
 from attnbook.initialization import initialize
-from attnbook.models import Encoder, LanguageModel, ModelConfig
+from attnbook.models import Encoder, LanguageModel
 from attnbook.positions import RotaryScaling
 from attnbook.training import History, TrainingConfig, load_model, processes, train
 from attnbook.training.progress import say
@@ -105,9 +105,9 @@ class Settings:
         """A pre-norm model with rotary positions and SwiGLU, tied."""
         return ModelConfig(
             vocab_size,
-            self.d_model,
-            self.n_heads,
-            self.n_layers,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_layers=self.n_layers,
             max_tokens=self.length,
             norm="pre",
             scaled=False,
@@ -157,6 +157,7 @@ def prepare(folder: Path, given: dict[str, Any]) -> tuple[bool, dict[str, Any], 
             raise ValueError(
                 f"{folder} was begun with {_option(name)} {value}, got {given[name]}; "
                 "take another folder with --out"
+                + ("" if name in SIZES else f", and --init {folder} to train its model on")
             )
     values = before | given
     source = settings_of(values).text
@@ -166,25 +167,31 @@ def prepare(folder: Path, given: dict[str, Any]) -> tuple[bool, dict[str, Any], 
     if before.get("fingerprint", values["fingerprint"]) != values["fingerprint"]:
         raise ValueError(
             f"{folder} was begun with another text than that of "
-            f"{source or 'this Python'}; take another folder with --out"
+            f"{source or 'this Python'}; take another folder with --out, and --init {folder} to "
+            "train its model on"
         )
     if begun:
         tokenizer = tasks.read_tokenizer(folder / TOKENIZER)
-    elif init := values.get("init"):
+    else:
+        values, tokenizer = _begin(values, text)
+    derived = {name: values[name] for name in DERIVED if name in values}
+    return begun, dataclasses.asdict(settings_of(values)) | derived, tokenizer.to_str()
+
+
+def _begin(values: dict[str, Any], text: str) -> "tuple[dict[str, Any], Tokenizer]":
+    """Settings and tokenizer of a new run: of the model in ``init``, or one made of the text."""
+    if init := values.get("init"):
         model, tokenizer = starting_point(Path(init))
-        values = _with_sizes_of(model.config, values)
         if "learning_rate" not in values:
             say(
                 f"the learning rate is {Settings.learning_rate}, as for a model from scratch; one "
                 "that is trained already mostly takes less: --learning-rate 1e-4",
                 error=True,
             )
-    else:
-        size = settings_of(values).vocab_size
-        say(f"making a vocabulary of {size:,} tokens of {len(text):,} characters", error=True)
-        tokenizer = tasks.bpe_tokenizer(text, size)
-    derived = {name: values[name] for name in DERIVED if name in values}
-    return begun, dataclasses.asdict(settings_of(values)) | derived, tokenizer.to_str()
+        return _with_sizes_of(model.config, values), tokenizer
+    size = settings_of(values).vocab_size
+    say(f"making a vocabulary of {size:,} tokens of {len(text):,} characters", error=True)
+    return values, tasks.bpe_tokenizer(text, size)
 
 
 def starting_point(folder: Path) -> "tuple[LanguageModel, Tokenizer]":
@@ -294,6 +301,8 @@ def load_run(folder: str | Path, *, last: bool = False) -> tuple[LanguageModel, 
     Raises:
         ValueError: if there is no run in the folder, or no model yet.
 
+    Source: the command ``python -m attnbook.train``.
+
     Example:
         >>> model, tokenizer = load_run("RUN")  # doctest: +SKIP
         >>> ids = torch.tensor([tokenizer.encode("The").ids])  # doctest: +SKIP
@@ -329,10 +338,10 @@ def write(
         tokenizer: its tokenizer.
         prompt: what the text begins with; a new line if it is empty.
         n_tokens: how many to add.
-        temperature: as in :func:`attnbook.generation.sample`, and so are the next two.
+        temperature: as in :func:`attnbook.generation.sample`, and so are the next three.
         top_k: draw among so many.
         top_p: draw among the likeliest that have this probability together.
-        generator: source of randomness, on the model's device; torch's global one if not given.
+        generator: source of randomness, on the model's device.
 
     Returns:
         The prompt, and then what follows, as it comes.
@@ -343,9 +352,8 @@ def write(
     Example:
         >>> tokenizer = tasks.bpe_tokenizer("to be or not to be " * 20, 260)
         >>> model = LanguageModel(ModelConfig(260, d_model=8, max_tokens=8))
-        >>> beginning, *more = write(model, tokenizer, "to be", 20)
-        >>> beginning, len(more)
-        ('to be', 5)
+        >>> len(list(write(model, tokenizer, "to be", 20)))
+        6
     """
     try:
         prompt.encode()
@@ -377,22 +385,18 @@ def write(
 def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: "Tokenizer") -> None:
     """Train what :func:`prepare` prepared, from where it is."""
     settings, is_first = settings_of(values), processes().rank == 0
-    model = build(values, tokenizer)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = build(values, tokenizer).to(device)
     if settings.init and not begun:
         model.load_state_dict(starting_point(Path(settings.init))[0].state_dict())
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    device = next(model.parameters()).device
-    try:
-        task = tasks.TextTask(read(settings.text), tokenizer, settings.length)
-    except ValueError as error:
-        raise ValueError(f"{error}; take a longer text or another --length") from None
+    task = _task(settings, tokenizer)
     ids, targets = (part.to(device) for part in task.validation_windows(32))
     n_characters = len(tokenizer.decode(task.validation.tolist()))
-    bits = len(task.validation) / n_characters / math.log(2)
+    bits_per_character = len(task.validation) / n_characters / math.log(2)
+    guess = math.log(model.config.vocab_size)
     if is_first:
         n_parameters = sum(p.numel() for p in model.parameters())
-        said = f"training {n_parameters:,} parameters on {len(task.training):,} tokens"
-        say(said, error=True)
+        say(f"training {n_parameters:,} parameters on {len(task.training):,} tokens", error=True)
 
     with _interruption() as interrupted, ExitStack() as held:
 
@@ -412,16 +416,10 @@ def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: "Tokenizer
 
         def evaluated(history: History) -> None:
             take()
-            (step, loss), lowest = list(history.evaluations.items())[-1], history.step_with_lowest()
-            if step == lowest:
+            if len(history.losses) == history.step_with_lowest():
                 model.save(folder / BEST)
-            lines = "".join(write(model, tokenizer, settings.prompt, 60)).splitlines()
-            say(
-                f"\nafter {step} steps: held-out loss {loss:.3f} nats per token, "
-                f"{loss * bits:.3f} bits per character"
-                + ("\n" if step == lowest else f"; it was lowest after {lowest}\n")
-                + "\n".join(line for line in lines if line.strip())
-            )
+            sample = "".join(write(model, tokenizer, settings.prompt, 60))
+            say(_report(history, guess, bits_per_character, sample))
 
         if begun and is_first:
             take()
@@ -438,17 +436,48 @@ def run(folder: Path, begun: bool, values: dict[str, Any], tokenizer: "Tokenizer
             compile=settings.compile,
             fast=settings.fast,
         )
-    n_steps = len(history.losses)
-    if n_steps < settings.steps:
+    if (n_steps := len(history.losses)) < settings.steps:
         ended = f"\ninterrupted after {n_steps} steps; the same command goes on from there"
         sys.exit(ended if is_first else 1)
     if is_first:
-        words = ["python", "-m", "attnbook.generate", str(folder), settings.prompt]
-        command = shlex.join(words) if os.name == "posix" else subprocess.list2cmdline(words)
-        say(
-            f"\n{n_steps} steps are done; the held-out loss was lowest after "
-            f"{history.step_with_lowest()}. The model of that step writes: {command}"
-        )
+        say(_conclusion(history, folder, settings.prompt))
+
+
+def _task(settings: Settings, tokenizer: "Tokenizer") -> "tasks.TextTask":
+    try:
+        return tasks.TextTask(read(settings.text), tokenizer, settings.length)
+    except ValueError as error:
+        raise ValueError(f"{error}; take a longer text or another --length") from None
+
+
+def _report(history: History, guess: float, bits_per_character: float, sample: str) -> str:
+    """What the last evaluation found, and how the model writes.
+
+    Args:
+        history: with an evaluation after its last step.
+        guess: the loss if all tokens are alike, ln V.
+        bits_per_character: of a nat per token.
+        sample: a text by the model.
+    """
+    step, lowest = len(history.losses), history.step_with_lowest()
+    loss = history.evaluations[step]
+    lines = [line for line in sample.splitlines() if line.strip()]
+    return (
+        f"\nafter {step} steps: held-out loss {loss:.3f} nats per token "
+        f"(a fair guess: {guess:.2f}), {loss * bits_per_character:.3f} bits per character"
+        + ("\n" if step == lowest else f"; it was lowest after {lowest}\n")
+        + "\n".join(lines)
+    )
+
+
+def _conclusion(history: History, folder: Path, prompt: str) -> str:
+    """What was reached, and the command that writes with it."""
+    words = ["python", "-m", "attnbook.generate", str(folder), prompt]
+    command = shlex.join(words) if os.name == "posix" else subprocess.list2cmdline(words)
+    return (
+        f"\n{len(history.losses)} steps are done; the held-out loss was lowest after "
+        f"{history.step_with_lowest()}. The model of that step writes: {command}"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -529,7 +558,7 @@ def _option(name: str) -> str:
 
 
 def _values_in(path: Path) -> dict[str, Any]:
-    """Those of a JSON file."""
+    """The settings by name in a JSON file."""
     text = tasks.read_text(path)
     try:
         values = json.loads(text)

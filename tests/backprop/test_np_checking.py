@@ -147,7 +147,7 @@ def test_layer_norm_without_its_mean_terms_is_found_in_x(missing):
         ({"x": np.ones(2)}, r"x: its gradient has shape \(2,\), the tensor \(3,\)"),
         (
             {"x": np.full(3, np.nan)},
-            r"^x: at \[0\] the gradient is nan, finite differences give -?\d",
+            r"^x: at \[2\] the gradient is nan, finite differences give -?\d",
         ),
         (
             {"x": np.array([2.0, 4.0, 6.1])},
@@ -316,3 +316,9 @@ def test_differences_of_functions_that_keep_or_change_their_argument():
     assert bp.numerical_gradient(doubled, np.ones(3)) == pytest.approx(8.0)
     assert bp.numerical_gradient(lambda x: x.squeeze(), np.array([2.0])) == pytest.approx(1.0)
     assert bp.numerical_gradient(lambda x: x, np.array(2.0)) == pytest.approx(1.0)
+
+
+def test_the_entry_that_is_named_is_not_near_zero():
+    x = np.array([1e-6, 3.0, 1e-3])
+    with pytest.raises(bp.GradientError, match=r"x: at \[1\]"):
+        bp.check_gradient(lambda x: x**2, lambda gradient, x: {"x": 2 * x * gradient + 1}, x=x)

@@ -46,10 +46,11 @@ def batch(seed: int = 0, shape: tuple[int, int] = (3, 7)) -> tuple[np.ndarray, n
 @pytest.mark.parametrize("activation", list(bp.ACTIVATIONS))
 @pytest.mark.parametrize("causal", [False, True])
 def test_block(norm, activation, causal):
-    options = {"norm": norm, "activation": activation, "n_kv_heads": 2, "bias": True}
+    options = {"norm": norm, "activation": activation, "n_kv_heads": 2}
+    config = attnbook.BlockConfig(d_model=12, d_ff=20, attention_bias=True, **options)
     assert_same_module(
-        bp.Block(12, 4, 20, **options),
-        attnbook.Block(12, 4, 20, **options),
+        bp.Block(12, 4, 20, bias=True, **options),
+        attnbook.Block(config),
         {"x": torch.randn(2, 5, 12)},
         {"mask": torch.rand(2, 1, 5, 5) < 0.6, "causal": causal},
     )

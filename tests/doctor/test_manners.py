@@ -203,6 +203,23 @@ def test_a_report_is_text_html_and_data() -> None:
     assert Report("nothing").healthy
 
 
+def test_a_check_of_a_test_raises_the_verdict_and_the_errors() -> None:
+    report = diagnose(nn.Linear(8, 8), torch.randn(2, 3, 8), causal=True)
+    report.check()
+    mixes = diagnose(lambda x: x.flip(1), torch.randn(2, 3, 8), causal=True)
+    with pytest.raises(AssertionError) as raised:
+        mixes.check()
+    text = str(raised.value)
+    assert text.startswith("\nNOT healthy: ")
+    assert all(str(error) in text for error in mixes.errors)
+    assert "held: " not in text
+    assert "not judged:" not in text
+    untested = Report("x → vectors", untested=("causal",))
+    with pytest.raises(AssertionError) as raised:
+        untested.check()
+    assert str(raised.value) == f"\n{untested}"
+
+
 def test_one_cause_explains_others() -> None:
     leak = Finding("error", "future", "no causal mask", "", "", "", "")
     prefix = Finding("error", "prefix", "depends on the length", "", "", "", "")

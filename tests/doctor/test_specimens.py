@@ -57,7 +57,8 @@ def test_names_are_told_apart() -> None:
 
 @pytest.mark.parametrize(("file", "setting"), measured.with_bugs(), ids=lambda each: each)
 def test_verdicts_are_as_recorded(file: str, setting: str) -> None:
-    now = measured.judged(file, setting)
+    """Of some: that the others were measured with this code, a test below says."""
+    now = measured.judged(file, setting, each=6)
     assert now == {name: BUGS.get(name) for name in now}
 
 

@@ -19,6 +19,7 @@ import transformers
 from peers import (
     BATCH,
     CONTEXT,
+    D_FF,
     EXACT,
     FLOAT32,
     HEADS,
@@ -49,6 +50,7 @@ from x_transformers.x_transformers import Attention
 from attnbook import (
     ALiBi,
     Block,
+    BlockConfig,
     DecoderBlock,
     Encoder,
     LanguageModel,
@@ -261,6 +263,7 @@ def test_a_folder_may_hold_the_stack_alone(tmp_path):
     assert_near(convert.from_pretrained(tmp_path)(ids), theirs(ids).logits)
 
 
+BLOCK = {"d_model": D, "n_heads": HEADS, "d_ff": D_FF}
 GPT2_LIKE = {"norm": "pre", "scaled": False, "position": "learned"}
 GPT2_MODEL, LLAMA_MODEL = {"kind": "GPT2LMHeadModel"}, {"kind": "LlamaForCausalLM"}
 MASKED = {"kind": "BertForMaskedLM"}
@@ -440,7 +443,8 @@ def test_a_stack_alone_and_subclasses_are_read():
 def llama_folder(folder: Path, *, tied: bool = False, **config: Any) -> Path:
     built = {"norm": "pre", "scaled": False, "position": "rotary", "activation": "swiglu"}
     built |= {"norm_kind": "rms", "feed_forward_bias": False, "norm_bias": False}
-    model = LanguageModel(ModelConfig(50, 16, 2, 2, n_kv_heads=1, d_ff=11, tied=tied, **built))
+    built |= {"d_model": 16, "n_heads": 2}
+    model = LanguageModel(ModelConfig(50, n_kv_heads=1, d_ff=11, tied=tied, **built))
     state = convert.to_llama(model)
     if tied:
         del state["lm_head.weight"]
@@ -453,7 +457,7 @@ def llama_folder(folder: Path, *, tied: bool = False, **config: Any) -> Path:
 
 def gpt2_folder(folder: Path, **config: Any) -> Path:
     options = GPT2_LIKE | {"activation": "gelu_tanh", "max_tokens": CONTEXT}
-    state = convert.to_gpt2(LanguageModel(ModelConfig(50, 16, 2, 2, **options)))
+    state = convert.to_gpt2(LanguageModel(ModelConfig(50, d_model=16, n_heads=2, **options)))
     save_file(state, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 2} | config))
     return folder
@@ -846,10 +850,10 @@ def test_our_attentions_that_do_not_fit(back, options, message):
     ("back", "options", "message"),
     [
         (convert.to_torch, {"norm": "none"}, "Missing key.*norm1"),
-        (convert.to_torch, {"residual_scale": 2.0}, OFF),
+        (convert.to_torch, {"scale": 2.0}, OFF),
         (convert.to_torch, {"activation": "swiglu"}, f"{LESS}feed_forward.gate"),
         (convert.to_bert, {"norm": "pre"}, "needs norm_position='post', got 'pre'"),
-        (convert.to_bert, {"residual_scale": 2.0}, "needs scale=1.0, got 2.0"),
+        (convert.to_bert, {"scale": 2.0}, "needs scale=1.0, got 2.0"),
         (convert.to_gpt2, {"norm": "pre", "norm_kind": "rms"}, "needs LayerNorm, got RMSNorm"),
         (convert.to_gpt2, {"vocab_size": 9}, "needs norm='pre', got 'post'"),
         (convert.to_gpt2, GPT2_LIKE | {"vocab_size": 9, "window": 4}, "needs window=None, got 4"),
@@ -858,8 +862,11 @@ def test_our_attentions_that_do_not_fit(back, options, message):
     ],
 )
 def test_our_blocks_and_models_that_do_not_fit(back, options, message):
-    model = "vocab_size" in options
-    ours = LanguageModel(ModelConfig(**options)) if model else Block(D, HEADS, D, **options)
+    if "vocab_size" in options:
+        ours = LanguageModel(ModelConfig(**options))
+    else:
+        scale = (choices := dict(options)).pop("scale", 1.0)
+        ours = Block(BlockConfig(**BLOCK, **choices), residual_scale=scale)
     with pytest.raises(ValueError, match=message):
         back(ours)
 
@@ -869,7 +876,7 @@ def test_our_blocks_and_models_that_do_not_fit(back, options, message):
     [
         (Encoder(ModelConfig(9)), "needs scaled=False, got True"),
         (LanguageModel(ModelConfig(9)), "needs causal=False, got True"),
-        (DecoderBlock(D, HEADS, D), f"{LESS}cross_attention"),
+        (DecoderBlock(BlockConfig(**BLOCK)), f"{LESS}cross_attention"),
     ],
 )
 def test_what_is_not_berts(ours, message):
@@ -894,7 +901,7 @@ def test_either_rotary_layout(layout, qk_norm):
 @pytest.mark.parametrize("name", ["torch encoder layer", "BERT attention", "GPT-2 attention"])
 def test_zeros_stand_where_ours_has_no_biases(name, bias):
     peer = PARTS[name]
-    ours = Block(D, HEADS, 11, bias=bias) if "layer" in name else None
+    ours = Block(BlockConfig(**BLOCK, attention_bias=bias)) if "layer" in name else None
     ours = randomize(ours or MultiHeadAttention(D, HEADS, bias=bias)).eval()
     theirs, x = peer.back(ours), torch.randn(BATCH, TOKENS, D)
     if not isinstance(theirs, nn.Module):

@@ -646,3 +646,25 @@ def test_mean_cosine(centred):
 def test_mean_cosine_needs_two_rows():
     with pytest.raises(ValueError, match="expected two rows or more, got 1"):
         mean_cosine(torch.ones(3, 1, 4))
+
+
+def test_attention_is_drawn_a_picture_a_head():
+    weights = torch.rand(2, 3, 2, 4)
+    axes = Attended("a", weights, torch.ones(2, 3, 4, 5), None).plot(list("abcd"), sequence=1)
+    assert [ax.get_title() for ax in axes] == ["head 0", "head 1", "head 2"]
+    assert torch.tensor(axes[2].get_images()[0].get_array()).allclose(weights[1, 2].float())
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == list("abcd")
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == list("cd")
+
+
+def test_many_heads_of_many_words_fit_on_a_page():
+    call = Attended("a", torch.rand(1, 12, 30, 30), torch.ones(1, 12, 30, 5), None)
+    width, height = call.plot(["word"] * 30)[0].figure.get_size_inches()
+    assert width <= 7
+    assert height <= 8
+
+
+def test_words_that_are_not_the_tokens_are_refused():
+    call = Attended("a", torch.rand(1, 1, 2, 3), torch.ones(1, 1, 3, 5), None)
+    with pytest.raises(ValueError, match="expected 3 words, of 2 queries, got 2 and 2"):
+        call.plot(["the", "cat"])

@@ -23,7 +23,8 @@ def run(model: Encoder | None = None, **changes: object) -> History:
 
 
 def test_a_tiny_model_learns_reversal():
-    model = Encoder(ModelConfig(8, 64, 2, 1, 64, max_tokens=8, scaled=False))
+    sizes = {"d_model": 64, "n_heads": 2, "n_layers": 1, "d_ff": 64, "max_tokens": 8}
+    model = Encoder(ModelConfig(8, scaled=False, **sizes))
     ids, targets = reversal_batch(100, 8, 8, Generator().manual_seed(1))
     record = train(
         model,

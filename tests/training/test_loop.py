@@ -80,7 +80,8 @@ def test_gradient_is_clipped_to_the_norm():
 
 
 def test_encoder_decoder_trains():
-    model = Transformer(TransformerConfig(7, 16, 2, 1, 16, padding_id=0))
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 16}
+    model = Transformer(TransformerConfig(vocab_size=7, padding_id=0, **sizes))
 
     def batch(generator: Generator) -> tuple[Tensor, Tensor]:
         ids = torch.randint(1, 7, (8, 5), generator=generator)

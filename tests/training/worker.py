@@ -15,7 +15,15 @@ from attnbook import LanguageModel, ModelConfig, files
 from attnbook.training import History, TrainingConfig, processes, train
 
 MODEL = ModelConfig(
-    11, 16, 2, 2, 24, max_tokens=8, norm="pre", position="rotary", dropout=0.2, tied=False
+    11,
+    d_model=16,
+    n_heads=2,
+    d_ff=24,
+    max_tokens=8,
+    norm="pre",
+    position="rotary",
+    dropout=0.2,
+    tied=False,
 )
 CONFIG = {
     "steps": 20,

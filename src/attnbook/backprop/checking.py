@@ -81,7 +81,7 @@ def check_gradient(
         TypeError: if ``forward`` returns a tuple or something else than float64, ``backward`` no
             gradients by name, or a tensor is not of floating-point numbers (ids, a mask).
         GradientError: names every tensor whose gradient is missing, has another shape or is wrong,
-            and where it is wrong most.
+            and an entry that is far off and not near 0.
 
     Example:
         >>> def forward(x, weight):
@@ -93,6 +93,29 @@ def check_gradient(
         Traceback (most recent call last):
         attnbook.backprop.checking.GradientError: x: at [...] the gradient is ...
     """
+    _check_options(tensors, tolerance=tolerance, seed=seed)
+    point = _Point(forward, {name: _floats(name, x) for name, x in tensors.items()}, seed)
+    given = backward(point.upstream.copy(), **{name: x.copy() for name, x in point.tensors.items()})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"backward must return gradients by name, got a {type(given).__name__}")
+    expected = {name: point.numerical(name) for name in tensors}
+    overall = max(np.abs(numerical).max(initial=0.0) for numerical in expected.values())
+    rounding = 100 * EPSILON * float(np.linalg.norm(point.upstream * point.output)) / STEP
+    # A gradient that is exactly zero is compared with the noise of the differences.
+    least = 1e-3 * overall if overall > rounding else rounding / tolerance
+    errors, complaints = {}, []
+    for name, numerical in expected.items():
+        complaint = _misfit(name, given, numerical)
+        if not complaint:
+            ours = np.asarray(given[name])
+            errors[name], complaint = point.compare(name, ours, numerical, least, tolerance)
+        complaints += complaint
+    if complaints:
+        raise GradientError("; ".join(complaints))
+    return errors
+
+
+def _check_options(tensors: Mapping[str, Array], *, tolerance: float, seed: int) -> None:
     for option, value in (("tolerance", tolerance), ("seed", seed)):
         if np.ndim(value):
             raise TypeError(f"{option} is an option, not a tensor: give the tensor another name")
@@ -100,31 +123,15 @@ def check_gradient(
         raise ValueError(f"tolerance must be between 0 and 1, got {tolerance}")
     if not tensors:
         raise ValueError("no tensors are given whose gradients could be checked")
-    point = _Point(forward, {name: _floats(name, x) for name, x in tensors.items()}, seed)
-    given = backward(point.upstream.copy(), **{name: x.copy() for name, x in point.tensors.items()})
-    if not isinstance(given, Mapping):
-        raise TypeError(f"backward must return gradients by name, got a {type(given).__name__}")
-    expected = {name: point.numerical(name) for name in tensors}
-    overall = max((np.abs(e).max(initial=0.0) for e in expected.values()), default=0.0)
-    rounding = 100 * EPSILON * float(np.linalg.norm(point.upstream * point.output)) / STEP
-    # A gradient that is exactly zero is compared with the noise of the differences.
-    least = 1e-3 * overall if overall > rounding else rounding / tolerance
-    errors, complaints = {}, []
-    for name, numerical in expected.items():
-        if name not in given:
-            complaints.append(f"{name}: no gradient was returned")
-            continue
-        ours = np.asarray(given[name])
-        if ours.shape != numerical.shape:
-            complaints.append(
-                f"{name}: its gradient has shape {ours.shape}, the tensor {numerical.shape}"
-            )
-            continue
-        errors[name], complaint = point.compare(name, ours, numerical, least, tolerance)
-        complaints += complaint
-    if complaints:
-        raise GradientError("; ".join(complaints))
-    return errors
+
+
+def _misfit(name: str, given: Mapping[str, Any], numerical: Array) -> list[str]:
+    """What forbids to compare a gradient, if anything does."""
+    if name not in given:
+        return [f"{name}: no gradient was returned"]
+    if (shape := np.shape(given[name])) != numerical.shape:
+        return [f"{name}: its gradient has shape {shape}, the tensor {numerical.shape}"]
+    return []
 
 
 class _Point:
@@ -167,11 +174,11 @@ class _Point:
     def compare(
         self, name: str, ours: NDArray[Any], numerical: Array, least: float, tolerance: float
     ) -> tuple[float, list[str]]:
-        """The largest error of a gradient, and its worst entry if that is wrong."""
+        """The largest error of a gradient, and a telling entry if that is wrong."""
         largest = max(np.abs(numerical).max(initial=0.0), least, np.finfo(float).tiny)
         difference = np.nan_to_num(np.abs(ours - numerical), nan=np.inf, posinf=np.inf)
         allowed = tolerance * np.maximum(np.abs(numerical), 1e-3 * largest)
-        wrong = {}  # a complaint: how far it is off
+        wrong = {}  # a complaint: its entry, or how far it is off if that is less, and how far
         for where in map(tuple, np.argwhere(difference > allowed).tolist()):
             off, numbers = self.judge(
                 name,
@@ -182,7 +189,7 @@ class _Point:
             )
             if numbers:
                 place = f"{name}: at [{', '.join(map(str, where))}]"
-                wrong[f"{place} the gradient is {numbers}"] = off
+                wrong[f"{place} the gradient is {numbers}"] = min(off, abs(numerical[where])), off
             elif difference[where] > tolerance * largest:
                 difference[where] = off
         error = float(difference.max(initial=0.0) / largest)
@@ -209,8 +216,10 @@ class _Point:
                 f"{place} forward jumps, or computes in float32: finite differences of "
                 f"{steps[0]:.1g} and {steps[1]:.1g} give {slopes[0][0]:.6g} and {slopes[1][0]:.6g}"
             )
-        numbers = f"{ours:.6g}, finite differences give {slopes[0][0]:.6g}"
-        return off, numbers if verdict == "wrong" else ""
+        if verdict != "wrong":
+            return off, ""
+        digits = 6 if f"{ours:.6g}" != f"{slopes[0][0]:.6g}" else 12  # enough to tell them apart
+        return off, f"{ours:.{digits}g}, finite differences give {slopes[0][0]:.{digits}g}"
 
 
 def _floats(name: str, given: ArrayLike) -> Array:

@@ -158,7 +158,7 @@ class LanguageModel(Module):
     differentiation. Tied, the embedding gets two gradients: one for each place it is used.
 
     Args:
-        config: a :class:`attnbook.models.ModelConfig` with positions ``"sinusoidal"``,
+        config: a :class:`attnbook.config.ModelConfig` with positions ``"sinusoidal"``,
             ``"learned"`` or ``"none"``, norm ``"pre"``, ``"post"`` or ``"none"``, and the defaults
             of what came after the original Transformer (RMSNorm, SwiGLU, windows, …).
         seed: of the initial weights, all drawn in turn from one generator.

@@ -48,8 +48,8 @@ def from_keras(layer: object) -> MultiHeadAttention:
     Example:
         >>> attention = MultiHeadAttention(64, 4, d_value=10, d_memory=48)
         >>> x, memory = torch.randn(2, 5, 64), torch.randn(2, 7, 48)
-        >>> same = from_keras(to_keras(attention))
-        >>> torch.equal(same(x, memory), attention(x, memory))
+        >>> again = from_keras(to_keras(attention))
+        >>> torch.equal(again(x, memory), attention(x, memory))
         True
     """
     peer: Any = layer

@@ -106,7 +106,7 @@ def read(state: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
 
 
 def written(state: State, names: Mapping[str, str]) -> State:
-    """The other way."""
+    """Ours under nanoGPT's names, with ``c_attn``."""
     return shared.renamed(shared.packed(state, "c_attn"), shared.inverse(names), "ours")
 
 

@@ -7,7 +7,8 @@ outputs differ beyond rounding. So no option of the peer has to be known by name
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -15,9 +16,10 @@ from typing import Any, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from attnbook.attention import MultiHeadAttention, ProjectionBias
-from attnbook.blocks import ACTIVATIONS, Activation, Block, Residual
-from attnbook.models import Encoder, ModelConfig
+from attnbook.attention import MultiHeadAttention
+from attnbook.blocks import ACTIVATIONS, Block, Residual
+from attnbook.config import Activation, ModelConfig, ProjectionBias
+from attnbook.models import Encoder
 from attnbook.positions import Position
 
 State = dict[str, Tensor]  # parameters by name
@@ -41,7 +43,7 @@ def inverse(names: Mapping[str, str]) -> dict[str, str]:
 
 def renamed(state: Mapping[str, Tensor], names: Mapping[str, str], owner: str) -> State:
     """Every parameter under its module's new name; ``#`` in ``names`` is the number of a layer."""
-    found, unknown = {}, []
+    known, unknown = {}, []
     for name, tensor in state.items():
         numbers = re.findall(r"\.(\d+)\.", name)
         path, _, kind = re.sub(r"\.\d+\.", ".#.", name).rpartition(".")
@@ -49,10 +51,10 @@ def renamed(state: Mapping[str, Tensor], names: Mapping[str, str], owner: str) -
         if new is None:
             unknown.append(name)
         else:
-            found[new.replace("#", *numbers[:1]) if numbers else new] = tensor
+            known[new.replace("#", *numbers[:1]) if numbers else new] = tensor
     if unknown:
         raise ValueError(f"{owner} has parameters without a counterpart: {some(unknown)}")
-    return found
+    return known
 
 
 def some(names: Sequence[str]) -> str:
@@ -79,33 +81,33 @@ def n_layers(state: Mapping[str, Tensor]) -> int:
 
 def unpacked(state: Mapping[str, Tensor], packed: str) -> State:
     """The rows of each module ``packed`` as ``query``, ``key`` and ``value``."""
-    found: State = {}
+    result: State = {}
     for name, tensor in state.items():
         module, _, kind = name.rpartition(".")
         if module.split(".")[-1] == packed:
             stem = module.removesuffix(packed)
             parts = zip(QKV, tensor.chunk(3), strict=True)  # (3d, …) to three times (d, …)
-            found |= {f"{stem}{part}.{kind}": rows for part, rows in parts}
+            result |= {f"{stem}{part}.{kind}": rows for part, rows in parts}
         else:
-            found[name] = tensor
-    return found
+            result[name] = tensor
+    return result
 
 
 def packed(
     state: Mapping[str, Tensor], name: str, kinds: tuple[str, ...] = ("weight", "bias")
 ) -> State:
-    """The other way: ``query``, ``key`` and ``value``, one below the other, as ``name``."""
-    found = {}
+    """``query``, ``key`` and ``value`` as one module ``name``, one below the other."""
+    result = {}
     for key, tensor in state.items():
         module, _, kind = key.rpartition(".")
         part = module.split(".")[-1]
         if part not in QKV or kind not in kinds:
-            found[key] = tensor
+            result[key] = tensor
         elif part == "query":
             stem = module.removesuffix(part)
             rows = [state[f"{stem}{each}.{kind}"] for each in QKV]
-            found[f"{stem}{name}.{kind}"] = torch.cat(rows)  # three times (d, …) to (3d, …)
-    return found
+            result[f"{stem}{name}.{kind}"] = torch.cat(rows)  # three times (d, …) to (3d, …)
+    return result
 
 
 def with_biases(state: State, pattern: str = "", *, always: bool = False) -> State:
@@ -146,7 +148,7 @@ def filled(make: Callable[[], M], state: Mapping[str, Tensor]) -> M:
 
 
 def copies(state: Mapping[str, Tensor]) -> State:
-    """Each with memory of its own."""
+    """Contiguous tensors, each with memory of its own."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.items()
@@ -197,7 +199,7 @@ def block_settings(state: Mapping[str, Tensor], stem: str = "") -> dict[str, Any
         "d_ff": inner.shape[0],
         "feed_forward_bias": f"{stem}feed_forward.inner.bias" in state,
         "norm_bias": f"{stem}feed_forward_residual.norm.bias" in state,
-        "bias": attention_bias(state, f"{stem}attention."),
+        "attention_bias": attention_bias(state, f"{stem}attention."),
     }
 
 
@@ -221,7 +223,6 @@ def whole_model(
         vocab_size=len(embedding),
         n_layers=n_layers(state),
         tied=tied,
-        attention_bias=settings.pop("bias"),
         **{"scaled": False, **settings},
     )
     return filled(lambda: kind(config), state).eval()
@@ -280,7 +281,7 @@ def require_model(ours: Encoder, peer: str, *free: str, **needed: object) -> Non
     config = ours.config
     free += ("vocab_size", "d_model", "n_heads", "n_layers", "max_tokens", "tied")
     free += ("embedding_init", "attention_bias", "feed_forward_bias", "norm_bias")
-    same = {  # as None
+    meant = {  # by None
         "n_kv_heads": config.n_heads,
         "d_head": config.d_model // config.n_heads,
         "d_ff": 4 * config.d_model,
@@ -290,7 +291,7 @@ def require_model(ours: Encoder, peer: str, *free: str, **needed: object) -> Non
         value, default = getattr(config, field.name), needed.get(field.name, field.default)
         if field.name in free or "dropout" in field.name:
             continue
-        if value != default and (default is not None or value != same.get(field.name)):
+        if value != default and (default is not None or value != meant.get(field.name)):
             raise ValueError(f"{peer} needs {field.name}={default!r}, got {value!r}")
 
 
@@ -300,9 +301,9 @@ def kind_of(module: object, *known: str) -> str:
     Of a subclass the base: what it computes is measured.
     """
     given = type(module)
-    for one in given.__mro__:
-        if one.__name__ in known:
-            return one.__name__
+    for base in given.__mro__:
+        if base.__name__ in known:
+            return base.__name__
     raise TypeError(f"expected a {', '.join(known)}, got {given.__module__}.{given.__name__}")
 
 
@@ -344,29 +345,43 @@ def measure(
     """
     name, on = type(theirs).__name__, f"on {inputs[0].shape[1]} random tokens"
     parts = [p for m in (theirs, ours) if isinstance(m, nn.Module) for p in m.modules()]
-    modes = [part.training for part in parts]
     n_attentions = sum(isinstance(part, MultiHeadAttention) for part in parts)
     devices = [x.device for x in inputs[:1] if x.device.type == "cuda"]
     try:
-        for part in parts:
-            part.training = False
-        for gradients in (True, False):
-            given = [x.detach().requires_grad_(gradients and x.is_floating_point()) for x in inputs]
-            with torch.random.fork_rng(devices), torch.set_grad_enabled(gradients):
-                expected, actual = run_theirs(*given).detach(), run_ours(*given).detach()
-            error, size = (actual - expected).abs(), expected.abs()
-            off = error.max().item()
-            epsilon = max(torch.finfo(expected.dtype).eps, torch.finfo(torch.float32).eps)
-            if (expected == expected[:, :1]).all():
-                raise ValueError("the same output for all, which says nothing")
-            limit = epsilon ** (2 / 3) * size.amax((0, 1)) + 4 * epsilon * size.max()  # (width,)
-            if not (error <= n_attentions**0.5 * limit).all():  # neither if it is NaN
-                break
-        else:
-            return
+        with _evaluating(parts):
+            for gradients in (True, False):
+                given = [
+                    x.detach().requires_grad_(gradients and x.is_floating_point()) for x in inputs
+                ]
+                with torch.random.fork_rng(devices), torch.set_grad_enabled(gradients):
+                    expected, actual = run_theirs(*given).detach(), run_ours(*given).detach()
+                if not _agree(actual, expected, n_attentions):
+                    break
+            else:
+                return
     except Exception as error:
         raise ValueError(f"{name} can't be measured {on}: {error!r}") from error
+    off = (actual - expected).abs().max().item()
+    raise ValueError(f"{name} computes another function: off by {off:.2g} {on}")
+
+
+@contextmanager
+def _evaluating(parts: Sequence[nn.Module]) -> Iterator[None]:
+    modes = [part.training for part in parts]
+    try:
+        for part in parts:
+            part.training = False
+        yield
     finally:
         for part, mode in zip(parts, modes, strict=True):
             part.training = mode
-    raise ValueError(f"{name} computes another function: off by {off:.2g} {on}")
+
+
+def _agree(actual: Tensor, expected: Tensor, n_attentions: int) -> bool:
+    """Within the rounding that :func:`measure` allows, which is none for a NaN."""
+    error, size = (actual - expected).abs(), expected.abs()
+    epsilon = max(torch.finfo(expected.dtype).eps, torch.finfo(torch.float32).eps)
+    if (expected == expected[:, :1]).all():
+        raise ValueError("the same output for all, which says nothing")
+    limit = epsilon ** (2 / 3) * size.amax((0, 1)) + 4 * epsilon * size.max()  # (width,)
+    return bool((error <= n_attentions**0.5 * limit).all())

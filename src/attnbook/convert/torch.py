@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnbook.attention import MultiHeadAttention
 from attnbook.blocks import ACTIVATIONS, Block
+from attnbook.config import BlockConfig
 from attnbook.convert import shared
 from attnbook.encoder_decoder import DecoderBlock, Transformer, TransformerConfig
 from attnbook.masks import causal_mask
@@ -19,7 +20,7 @@ Theirs = (
     nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.Transformer
 )
 
-# Names there and here. ``in_proj`` is split when read, joined when written.
+# Torch's names and ours. ``in_proj`` is split when read, joined when written.
 _ATTENTION = {n: n for n in ("query", "key", "value", "in_proj")} | {"out_proj": "output"}
 _APART = {f"{n[0]}_proj": n for n in shared.QKV} | {"in_proj": "in_proj", "out_proj": "output"}
 _ENCODER = shared.under("self_attn.", "attention.", _ATTENTION) | {
@@ -106,7 +107,7 @@ def from_torch(module: Theirs, *, vocab_size: int | None = None) -> Ours:
         names, numbers = _tables(kind)
         state = shared.renamed(_read(module), names, type(module).__name__)
         settings = shared.block_settings(state) | _settings(module)
-        ours = shared.filled(lambda: kind(**settings), state)
+        ours = shared.filled(lambda: kind(BlockConfig(**settings)), state)
         _copy_numbers(module, ours, numbers)
     else:
         raise TypeError(
@@ -135,7 +136,7 @@ def to_torch(ours: Ours) -> Theirs:
 
     Example:
         >>> import torch
-        >>> ours = Block(64, 4, 256, norm="pre", activation="gelu")
+        >>> ours = Block(BlockConfig(d_model=64, norm="pre", activation="gelu"))
         >>> x = torch.randn(2, 5, 64)
         >>> torch.allclose(to_torch(ours)(x), ours(x), atol=1e-5)
         True
@@ -143,41 +144,8 @@ def to_torch(ours: Ours) -> Theirs:
     theirs: Theirs
     if isinstance(ours, Transformer):
         theirs = _to_model(ours)
-    elif isinstance(ours, MultiHeadAttention):
-        apart = ours.d_memory != ours.d_model
-        state = _written(ours, _APART if apart else _ATTENTION)
-        width = ours.d_memory if apart else None
-        theirs = shared.filled(
-            lambda: nn.MultiheadAttention(
-                ours.d_model,
-                ours.n_heads,
-                ours.dropout,
-                bias="out_proj.bias" in state,
-                kdim=width,
-                vdim=width,
-                batch_first=True,
-            ),
-            state,
-        )
     else:
-        decodes = isinstance(ours, DecoderBlock)
-        layer = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
-        names, numbers = _tables(type(ours))
-        state = _written(ours, names)
-        name, inner = ours.feed_forward.activation, ours.feed_forward.inner
-        theirs = shared.filled(
-            lambda: layer(
-                inner.in_features,
-                ours.attention.n_heads,
-                inner.out_features,
-                activation=name if name in ("relu", "gelu") else ACTIVATIONS[name],
-                norm_first=ours.attention_residual.norm_position == "pre",
-                batch_first=True,
-                bias="linear1.bias" in state,
-            ),
-            state,
-        )
-        _copy_numbers(ours, theirs, shared.inverse(numbers))
+        theirs = _to_attention(ours) if isinstance(ours, MultiHeadAttention) else _to_layer(ours)
     _measure(theirs, ours)
     return theirs.train(ours.training)
 
@@ -197,7 +165,7 @@ def _read(module: nn.Module) -> shared.State:
 
 
 def _written(ours: nn.Module, names: Mapping[str, str]) -> shared.State:
-    """The other way, with biases everywhere or nowhere."""
+    """Our parameters under torch's names, with biases everywhere or nowhere."""
     kinds = ("bias",) if names is _APART else ("weight", "bias")
     state = shared.packed(shared.with_biases(ours.state_dict()), "in_proj", kinds)
     state = shared.renamed(state, shared.inverse(names), type(ours).__name__)
@@ -216,9 +184,9 @@ def _settings(layer: Any) -> dict[str, Any]:
 
 
 def _copy_numbers(source: nn.Module, target: nn.Module, names: Mapping[str, str]) -> None:
-    for there, here in names.items():
-        owner, _, attribute = here.rpartition(".")
-        setattr(target.get_submodule(owner), attribute, attrgetter(there)(source))
+    for old, new in names.items():
+        owner, _, attribute = new.rpartition(".")
+        setattr(target.get_submodule(owner), attribute, attrgetter(old)(source))
 
 
 def _from_model(module: nn.Transformer, vocab_size: int) -> Transformer:
@@ -229,7 +197,6 @@ def _from_model(module: nn.Transformer, vocab_size: int) -> Transformer:
         vocab_size=vocab_size,
         n_layers=len(blocks[0]),
         n_decoder_layers=len(blocks[1]),
-        attention_bias=settings.pop("bias"),
         final_norm=encoder.norm is not None,
         dropout=encoder.layers[0].dropout.p,
         **settings,
@@ -239,6 +206,46 @@ def _from_model(module: nn.Transformer, vocab_size: int) -> Transformer:
     ours.encoder_norm = copy.deepcopy(encoder.norm) or nn.Identity()
     ours.decoder_norm = copy.deepcopy(decoder.norm) or nn.Identity()
     return ours
+
+
+def _to_attention(ours: MultiHeadAttention) -> nn.MultiheadAttention:
+    apart = ours.d_memory != ours.d_model
+    state = _written(ours, _APART if apart else _ATTENTION)
+    width = ours.d_memory if apart else None
+    return shared.filled(
+        lambda: nn.MultiheadAttention(
+            ours.d_model,
+            ours.n_heads,
+            ours.dropout,
+            bias="out_proj.bias" in state,
+            kdim=width,
+            vdim=width,
+            batch_first=True,
+        ),
+        state,
+    )
+
+
+def _to_layer(ours: Block) -> nn.TransformerEncoderLayer | nn.TransformerDecoderLayer:
+    decodes = isinstance(ours, DecoderBlock)
+    layer = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    names, numbers = _tables(type(ours))
+    state = _written(ours, names)
+    name, inner = ours.feed_forward.activation, ours.feed_forward.inner
+    theirs = shared.filled(
+        lambda: layer(
+            inner.in_features,
+            ours.attention.n_heads,
+            inner.out_features,
+            activation=name if name in ("relu", "gelu") else ACTIVATIONS[name],
+            norm_first=ours.attention_residual.norm_position == "pre",
+            batch_first=True,
+            bias="linear1.bias" in state,
+        ),
+        state,
+    )
+    _copy_numbers(ours, theirs, shared.inverse(numbers))
+    return theirs
 
 
 def _to_model(ours: Transformer) -> nn.Transformer:

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from attnbook import files
 from attnbook.attention import MultiHeadAttention
-from attnbook.blocks import Activation, Block
+from attnbook.blocks import Block
+from attnbook.config import Activation, BlockConfig
 from attnbook.convert import nanogpt, shared
 from attnbook.convert.shared import State
 from attnbook.masks import causal_mask
 from attnbook.models import Encoder, LanguageModel
-from attnbook.positions import Rotary, RotaryScaling, convert_rotary_weight
+from attnbook.positions import Position, Rotary, RotaryScaling, convert_rotary_weight
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]  # what stands in config.json
 E = TypeVar("E", bound=Encoder)
 
-# Names there and here; GPT-2's are nanoGPT's.
+# Theirs and our names; GPT-2's are nanoGPT's.
 _LLAMA_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
 _LLAMA_ATTENTION |= {"q_norm": "query_norm", "k_norm": "key_norm"}  # Qwen3's
 _LLAMA_LAYER = shared.under("self_attn.", "attention.", _LLAMA_ATTENTION) | {
@@ -68,7 +69,7 @@ _ROBERTA = {  # and BERT's
     "lm_head.": "cls.predictions.",
 }
 
-# Activations there and here.
+# Their activations and ours.
 _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -201,8 +202,7 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
 
     Rotary positions are half-split, with the base and scaling (``"linear"``, ``"llama3"`` or
     ``"yarn"``) of the module's configuration; the frequencies are compared too, which says that far
-    positions agree.
-    Theirs computes angles, softmax and norms in float32 whatever the type.
+    positions agree. Theirs computes angles, softmax and norms in float32 whatever the type.
 
     Source: transformers 5.23.0, ``models/llama/modeling_llama.py``.
 
@@ -219,12 +219,7 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
     kind = shared.kind_of(module, "LlamaAttention", "LlamaDecoderLayer", *models)
     peer: Any = module
     if kind in models:
-        config, family = peer.config.to_dict(), _KNOWN[models[kind]]
-        _check_options(config, family)
-        model = cast(LanguageModel, family.make(config, family.read(peer.state_dict()), None))
-        model = _measured_model(peer, model)
-        _check_frequencies(peer.model.rotary_emb, _rotary(config))
-        return model
+        return _llama_model(peer, _KNOWN[models[kind]])
     part = peer if kind == "LlamaAttention" else peer.self_attn
     settings = _llama_settings(part.config.to_dict())
     rotary = _rotary(part.config.to_dict())
@@ -241,12 +236,21 @@ def from_llama(module: nn.Module) -> MultiHeadAttention | Block | LanguageModel:
         ours = _block(state, position=rotary, **settings)
     shared.set_dropout(ours, part.attention_dropout, 0.0)
     llama: Any = importlib.import_module("transformers.models.llama.modeling_llama")
-    rope = llama.LlamaRotaryEmbedding(part.config).to(next(peer.parameters()).device)
-    _check_frequencies(rope, rotary)
     like = next(peer.parameters())
+    rope = llama.LlamaRotaryEmbedding(part.config).to(like.device)
+    _check_frequencies(rope, rotary)
     angles = rope(like, torch.arange(shared.TOKENS, device=like.device)[None])
     _measure_part(peer, ours, position_embeddings=angles)
     return ours.train(module.training)
+
+
+def _llama_model(peer: Any, family: "_Family") -> LanguageModel:
+    config = peer.config.to_dict()
+    _check_options(config, family)
+    model = cast(LanguageModel, family.make(config, family.read(peer.state_dict()), None))
+    model = _measured_model(peer, model)
+    _check_frequencies(peer.model.rotary_emb, _rotary(config))
+    return model
 
 
 def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
@@ -281,15 +285,24 @@ def to_llama(ours: MultiHeadAttention | Block | LanguageModel) -> State:
     if not isinstance(part.position, Rotary) or part.position.fraction != 1:
         raise ValueError(f"Llama needs position=Rotary(), got {part.position!r}")
     if part.position.layout == "interleaved":
-        for name in [n for n in state if re.search(r"\b(query|key)(_norm)?\.", n)]:
-            heads = part.n_heads if "query" in name else part.n_kv_heads
-            heads = 1 if "_norm" in name else heads
-            state[name] = convert_rotary_weight(state[name], heads, to="half_split")
+        state = _half_split(state, part)
     if isinstance(ours, Block):
         shared.require_block(ours, "LlamaDecoderLayer", "pre", nn.RMSNorm)
         shared.require(ours.feed_forward, "LlamaDecoderLayer", activation="swiglu")
     names = _LLAMA_LAYER if isinstance(ours, Block) else _LLAMA_ATTENTION
     return shared.copies(shared.renamed(state, shared.inverse(names), "ours"))
+
+
+def _half_split(state: State, attention: MultiHeadAttention) -> State:
+    """Interleaved rotary positions as half-split ones, in all rows that are turned."""
+    n_heads = {"query": attention.n_heads, "key": attention.n_kv_heads}
+    n_heads |= {"query_norm": 1, "key_norm": 1}  # of one head, for all
+    converted = {}
+    for name, tensor in state.items():
+        if heads := n_heads.get(name.split(".")[-2]):
+            tensor = convert_rotary_weight(tensor, heads, to="half_split")
+        converted[name] = tensor
+    return converted
 
 
 def from_bert(module: nn.Module) -> MultiHeadAttention | Block | Encoder:
@@ -434,17 +447,16 @@ def from_pretrained(folder: str | Path) -> Encoder:
     _check_options(config, family)
     state = family.read(_parameters(folder))
     held = _sizes(state, _required(config, family.heads))
-    for key, name in family.sizes.items():
-        if (said := config.get(key)) is not None and said != held[name]:
-            raise ValueError(f"config.json has {key}={said!r}, the files hold {held[name]!r}")
     sizes = {key: held[name] for key, name in family.sizes.items()}
-    config = {**family.defaults, **sizes, **config}
+    for key, size in sizes.items():
+        if (said := config.get(key)) is not None and said != size:
+            raise ValueError(f"config.json has {key}={said!r}, the files hold {size!r}")
     said = config.get("tie_word_embeddings")
     tied = family.tied if said is None else said
     if tied not in held["tied"]:
         output = "an output layer of its own" if held["tied"] == [False] else "no output layer"
         raise ValueError(f"config.json has tie_word_embeddings={tied!r}, the files hold {output}")
-    return family.make(config, state, tied)
+    return family.make({**family.defaults, **sizes, **config}, state, tied)
 
 
 def tokenizer(folder: str | Path) -> "Tokenizer":
@@ -481,15 +493,15 @@ def tokenizer(folder: str | Path) -> "Tokenizer":
         )
     _check_is_there(path)
     try:
-        found = Tokenizer.from_file(str(path))
+        read = Tokenizer.from_file(str(path))
     except Exception as error:  # of no other class
         raise ValueError(f"{path} is not a tokenizer: {error}") from None
-    found.no_truncation()
-    found.no_padding()  # the file may ask for any length
-    n_tokens = 1 + max(found.get_vocab().values(), default=-1)
+    read.no_truncation()
+    read.no_padding()  # the file may ask for any length
+    n_tokens = 1 + max(read.get_vocab().values(), default=-1)
     if n_tokens > (size := _required(_json(folder / "config.json"), "vocab_size")):
         raise ValueError(f"{path} has {n_tokens} tokens, config.json has vocab_size={size}")
-    return found
+    return read
 
 
 # A folder.
@@ -513,16 +525,16 @@ def _check_is_there(path: Path) -> None:
 def _json(path: Path) -> Config:
     _check_is_there(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        options = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold options by name, got a {type(found).__name__}")
-    return found
+    if not isinstance(options, dict):
+        raise ValueError(f"{path} must hold options by name, got a {type(options).__name__}")
+    return options
 
 
 def _parameters(folder: Path) -> State:
-    """Of one file, or of those that an index names, and no others."""
+    """The tensors of one file, or of those that an index names, and no others."""
     index, whole = folder / "model.safetensors.index.json", "model.safetensors"
     if not index.exists():
         if not (folder / whole).exists() and (folder / "pytorch_model.bin").exists():
@@ -542,8 +554,8 @@ def _parameters(folder: Path) -> State:
     for file in sorted(set(places.values())):
         tensors = _tensors(folder / file)
         named = {name for name, place in places.items() if place == file}
-        if other := sorted(named ^ tensors.keys()):
-            raise ValueError(f"{folder / file} and {index.name} differ in {shared.some(other)}")
+        if unlike := sorted(named ^ tensors.keys()):
+            raise ValueError(f"{folder / file} and {index.name} differ in {shared.some(unlike)}")
         state |= tensors
     return state
 
@@ -562,9 +574,9 @@ def _sizes(state: Mapping[str, Tensor], n_heads: int) -> dict[str, Any]:
     if (n := len(query)) % n_heads:
         raise ValueError(f"the files hold {n} rows of queries, not those of {n_heads} heads")
     output, positions = state.get("output.weight"), state.get("positions.table")
-    same = output is None or output.shape == table.shape
-    if output is not None and same:
-        same = torch.allclose(output, table, rtol=0, atol=0, equal_nan=True)
+    may_tie = output is None or output.shape == table.shape
+    if output is not None and may_tie:
+        may_tie = torch.allclose(output, table, rtol=0, atol=0, equal_nan=True)
     return {
         "vocab_size": len(table),
         "d_model": table.shape[1],
@@ -575,7 +587,7 @@ def _sizes(state: Mapping[str, Tensor], n_heads: int) -> dict[str, Any]:
         "d_ff": len(inner),
         "attention_bias": "blocks.0.attention.output.bias" in state,
         "feed_forward_bias": "blocks.0.feed_forward.inner.bias" in state,
-        "tied": [True] if output is None else [True, False] if same else [False],
+        "tied": [True] if output is None else [True, False] if may_tie else [False],
     }
 
 
@@ -657,61 +669,83 @@ def _activation(
     return known[name]
 
 
-def _rotary(config: Config) -> Rotary:
-    outside = "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"
-    places = {"": {key: config.get(key) for key in outside}}
-    for place in ("rope_parameters", "rope_scaling"):
-        rope = config.get(place) or {}
-        nested = isinstance(rope, Mapping) and any(isinstance(x, Mapping) for x in rope.values())
-        if nested or not isinstance(rope, Mapping):  # by kind of layer
-            raise ValueError(f"{place} must be options by name, got {rope!r}")
-        places[f"{place}."] = dict(rope)
+class _RopeOptions:
+    """What a configuration says of rotary positions, wherever in it."""
 
-    def option(*names: str, default: Any = None) -> Any:
+    def __init__(self, config: Config) -> None:
+        outside = "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"
+        self.places = {"": {key: config.get(key) for key in outside}}
+        for place in ("rope_parameters", "rope_scaling"):
+            rope = config.get(place) or {}
+            if not isinstance(rope, Mapping) or any(isinstance(x, Mapping) for x in rope.values()):
+                raise ValueError(f"{place} must be options by name, got {rope!r}")  # of all layers
+            self.places[f"{place}."] = dict(rope)
+        self.kind = self.option("rope_type", "type", default="default")
+        self.longest = config.get("max_position_embeddings")
+
+    def option(self, *names: str, default: Any = None) -> Any:
         """It may stand there under several names and in several places, but not with two values."""
-        found = {
+        given = {
             f"{place}{name}": options[name]
-            for place, options in places.items()
+            for place, options in self.places.items()
             for name in names
             if options.get(name) is not None
         }
-        if any(value != next(iter(found.values())) for value in found.values()):
-            said = " and ".join(f"{name}={value!r}" for name, value in found.items())
+        value = next(iter(given.values()), default)
+        if any(other != value for other in given.values()):
+            said = " and ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"the configuration has {said}")
-        return next(iter(found.values()), default)
+        return value
 
-    def number(name: str, default: float | None = None) -> Any:
-        if (value := option(name, default=default)) is None:
-            raise ValueError(f"the configuration has rope_type={kind!r} without {name}")
+    def number(self, name: str, default: float | None = None) -> Any:
+        """A positive number, which has to be there if there is no default."""
+        if (value := self.option(name, default=default)) is None:
+            raise ValueError(f"the configuration has rope_type={self.kind!r} without {name}")
         return _positive(name, value)
 
-    kind, scaling = option("rope_type", "type", default="default"), None
-    longest = config.get("max_position_embeddings")
-    if kind == "linear":
-        scaling = RotaryScaling(number("factor"))
-    elif kind == "llama3":
-        ends = number("low_freq_factor"), number("high_freq_factor")
-        original = number("original_max_position_embeddings", longest)
-        scaling = RotaryScaling(number("factor"), original, *ends)
-    elif kind == "yarn":
-        original, factor = number("original_max_position_embeddings", longest), number("factor")
-        larger = _yarn_factor(factor, 1)
-        if option("mscale") and option("mscale_all_dim"):
-            scales = (_yarn_factor(factor, number(name)) for name in ("mscale", "mscale_all_dim"))
-            larger = operator.truediv(*scales)
-        scaling = RotaryScaling(
-            factor,
-            original,
-            number("beta_slow") if option("beta_slow") else 1.0,
-            number("beta_fast") if option("beta_fast") else 32.0,
-            "whole pairs" if option("truncate", default=True) else "pairs",
-            number("attention_factor", larger),
-        )
-    elif kind != "default":
-        raise ValueError(f"rope_type must be one of default, linear, llama3, yarn, got {kind!r}")
-    if (part := option("partial_rotary_factor", default=1.0)) != 1.0:
+    def original(self) -> Any:
+        """The number of tokens that the model was first trained on."""
+        return self.number("original_max_position_embeddings", self.longest)
+
+
+def _llama3_scaling(rope: _RopeOptions) -> RotaryScaling:
+    ends = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    original = rope.original()
+    return RotaryScaling(rope.number("factor"), original, *ends)
+
+
+def _yarn_scaling(rope: _RopeOptions) -> RotaryScaling:
+    original, factor = rope.original(), rope.number("factor")
+    larger = _yarn_factor(factor, 1)
+    if rope.option("mscale") and rope.option("mscale_all_dim"):
+        scales = (_yarn_factor(factor, rope.number(name)) for name in ("mscale", "mscale_all_dim"))
+        larger = operator.truediv(*scales)
+    return RotaryScaling(
+        factor,
+        original,
+        rope.number("beta_slow") if rope.option("beta_slow") else 1.0,
+        rope.number("beta_fast") if rope.option("beta_fast") else 32.0,
+        "whole pairs" if rope.option("truncate", default=True) else "pairs",
+        rope.number("attention_factor", larger),
+    )
+
+
+_SCALINGS: dict[str, Callable[[_RopeOptions], RotaryScaling | None]] = {
+    "default": lambda rope: None,
+    "linear": lambda rope: RotaryScaling(rope.number("factor")),
+    "llama3": _llama3_scaling,
+    "yarn": _yarn_scaling,
+}
+
+
+def _rotary(config: Config) -> Rotary:
+    rope = _RopeOptions(config)
+    if rope.kind not in _SCALINGS:
+        raise ValueError(f"rope_type must be one of {', '.join(_SCALINGS)}, got {rope.kind!r}")
+    scaling = _SCALINGS[rope.kind](rope)
+    if (part := rope.option("partial_rotary_factor", default=1.0)) != 1.0:
         raise ValueError(f"the configuration has partial_rotary_factor={part!r}, ours has 1.0 only")
-    return Rotary(base=float(number("rope_theta", 10000.0)), scaling=scaling)
+    return Rotary(base=float(rope.number("rope_theta", 10000.0)), scaling=scaling)
 
 
 def _yarn_factor(factor: float, scale: float) -> float:
@@ -721,8 +755,9 @@ def _yarn_factor(factor: float, scale: float) -> float:
 # Modules from a configuration and parameters.
 
 
-def _block(state: State, **settings: Any) -> Block:
-    return shared.filled(lambda: Block(**shared.block_settings(state), **settings), state)
+def _block(state: State, *, position: Position | None = None, **settings: Any) -> Block:
+    config = BlockConfig(**shared.block_settings(state), **settings)
+    return shared.filled(lambda: Block(config, position=position), state)
 
 
 def _read_gpt2(state: Mapping[str, Tensor]) -> State:
@@ -778,25 +813,25 @@ def _mistral(config: Config, state: State, tied: bool | None = None) -> Language
 
 def _read_bert(state: Mapping[str, Tensor]) -> State:
     """Without what masked words do not need: the pooler, the head for pairs of sentences."""
-    other = re.compile(r"(^|\.)pooler\.|seq_relationship\.|\.position_ids$")
+    unneeded = re.compile(r"(^|\.)pooler\.|seq_relationship\.|\.position_ids$")
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    found = {}
+    kept = {}
     for name, tensor in shared.without_prefixes(state).items():
-        for there, here in old.items():
-            name = name.replace(there, here)
-        if not other.search(name):
-            found[name] = tensor
-    if not any(name.startswith("cls.predictions.") for name in found):
+        for gamma, weight in old.items():
+            name = name.replace(gamma, weight)
+        if not unneeded.search(name):
+            kept[name] = tensor
+    if not any(name.startswith("cls.predictions.") for name in kept):
         raise ValueError("the model has no head for masked words, cls.predictions or lm_head")
-    bias = found.pop("cls.predictions.bias", None)  # in files it may be the decoder's, too
+    bias = kept.pop("cls.predictions.bias", None)  # in files it may be the decoder's, too
     if bias is not None:
-        found.setdefault("cls.predictions.decoder.bias", bias)
+        kept.setdefault("cls.predictions.decoder.bias", bias)
     kinds, table = (f"bert.embeddings.{n}_embeddings.weight" for n in ("token_type", "position"))
     for name in (kinds, table):
-        if name not in found:
+        if name not in kept:
             raise ValueError(f"the model has no {name}")
-    found[table] = found[table] + found.pop(kinds)[0]
-    return shared.renamed(found, _BERT, "the model")
+    kept[table] = kept[table] + kept.pop(kinds)[0]
+    return shared.renamed(kept, _BERT, "the model")
 
 
 def _bert(config: Config, state: State, tied: bool | None = None) -> Encoder:
@@ -808,11 +843,11 @@ def _bert(config: Config, state: State, tied: bool | None = None) -> Encoder:
 
 
 def _read_roberta(state: Mapping[str, Tensor]) -> State:
-    found = {}
+    renamed = {}
     for name, tensor in shared.without_prefixes(state).items():
-        stem = next((there for there in _ROBERTA if name.startswith(there)), "")
-        found[_ROBERTA.get(stem, "") + name.removeprefix(stem)] = tensor
-    return _read_bert(found)
+        stem = next((prefix for prefix in _ROBERTA if name.startswith(prefix)), "")
+        renamed[_ROBERTA.get(stem, "") + name.removeprefix(stem)] = tensor
+    return _read_bert(renamed)
 
 
 def _roberta(config: Config, state: State, tied: bool | None = None) -> Encoder:
@@ -954,7 +989,7 @@ _MISSING = {  # what ours has not
 
 
 def _transposed(state: Mapping[str, Tensor]) -> State:
-    """``Conv1D``'s matrices the other way round."""
+    """With ``Conv1D``'s matrices transposed."""
     conv = re.compile(r"\b(c_attn|q_attn|c_proj|c_fc)\.weight$")
     return {name: t.t() if conv.search(name) else t for name, t in state.items()}
 

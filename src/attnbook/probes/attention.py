@@ -60,8 +60,8 @@ class AttentionReader(TorchFunctionMode):
 
     def settle(self) -> None:
         """Find out what has not been read."""
-        for module, name, found in self._perhaps:
-            if found:
+        for module, name, attends in self._perhaps:
+            if attends:
                 self.unread.setdefault(module, name)
 
     def __torch_function__(
@@ -128,7 +128,12 @@ class AttentionReader(TorchFunctionMode):
 
 
 def unasked(function: Any, **others: object) -> FunctionType:
-    """A function of torch that asks no mode before it begins, with other names in it."""
+    """A function of torch that asks no mode before it begins, with other names in it.
+
+    Called as it is, with the mode on, it would hand the call back before its first line; and other
+    functions put into ``F`` itself would be there for all threads and other modes. So it is a
+    second function of the same code.
+    """
     asks = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
     names = {**function.__globals__, **asks, **others}
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)

@@ -1,11 +1,12 @@
 """How heads are read: the weights, values and output matrix of each attention that runs."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, groupby
-from typing import Any
+from itertools import accumulate, groupby, product
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,12 +52,62 @@ class Attended:
         output: :math:`W_O`, by which the heads, side by side, were multiplied next; ``None`` if no
             matrix was, as after a dropout or a gate, or more than one, as with LoRA. Of a product
             of several matrices it is the first.
+
+    Example:
+        >>> from attnbook import MultiHeadAttention
+        >>> from attnbook.probes import attended
+        >>> (call,) = attended(MultiHeadAttention(8, 2), torch.randn(1, 3, 8))
+        >>> [ax.get_title() for ax in call.plot("the cat sat".split())]
+        ['head 0', 'head 1']
     """
 
     name: str
     weights: Float[Tensor, "batch heads queries keys"]
     values: Float[Tensor, "batch heads keys d_value"]
     output: Float[Tensor, "heads d_value d_model"] | None
+
+    def plot(
+        self, keys: Sequence[str], queries: Sequence[str] | None = None, *, sequence: int = 0
+    ) -> list[Any]:
+        """Draw the weights, a picture for each head: a row for each query, darker for more.
+
+        Args:
+            keys: a word for each token that is attended to.
+            queries: likewise for each that attends; if not given, the last ones of the keys.
+            sequence: which of the batch.
+
+        Returns:
+            matplotlib's Axes, one for each head.
+
+        Raises:
+            ValueError: if the words are not as many as the tokens.
+        """
+        from matplotlib import pyplot
+
+        n_queries, n_keys = self.weights.shape[-2:]
+        queries = keys[-n_queries:] if queries is None else queries
+        if (len(queries), len(keys)) != (n_queries, n_keys):
+            raise ValueError(
+                f"expected {n_keys} words, of {n_queries} queries, got {len(keys)} and "
+                f"{len(queries)}"
+            )
+        heads = self.weights[sequence].detach().float().cpu().numpy()  # (heads, queries, keys)
+        width, height = 0.6 + 0.25 * n_keys, 1 + 0.25 * n_queries  # inches
+        square = math.ceil(len(heads) ** 0.5)
+        columns = min(4, len(heads), max(square, int(7 / width)))
+        rows = -(-len(heads) // columns)
+        scale = min(1, 7 / (columns * width))  # smaller squares and words, where they are many
+        size = scale * columns * width, scale * rows * height
+        _, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        axes, font = list(grid.flat), scale * pyplot.rcParams["font.size"]
+        for head, weights in enumerate(heads):
+            axes[head].imshow(weights, vmin=0, vmax=1, cmap="Purples")
+            axes[head].set_title(f"head {head}", fontsize="medium")
+            axes[head].set_xticks(range(n_keys), keys, rotation=90, fontsize=font)
+            axes[head].set_yticks(range(n_queries), queries, fontsize=font)
+        for ax in axes[len(heads) :]:
+            ax.remove()
+        return axes[: len(heads)]
 
 
 @dataclass(frozen=True)
@@ -79,13 +130,37 @@ class _Taken:
 
     def groups(self) -> Iterator[list[int]]:
         """The calls that are heads of one attention: each by itself, or all of a name."""
-        calls = [i if one.told else one.name for i, one in enumerate(self.given)]
+        calls = [i if call.told else call.name for i, call in enumerate(self.given)]
         return (list(group) for _, group in groupby(range(len(calls)), calls.__getitem__))
 
     def together(self, calls: list[int], of_each: Sequence[Tensor]) -> Tensor:
         """A tensor of each call as one, of shape (batch, heads, …)."""
         parts = [_apart(of_each[i], self.n_heads[i], self.batch_first) for i in calls]
         return torch.cat(parts, dim=1)
+
+    def side_by_side(self, by_head: list[Float[Tensor, "batch _ tokens _"]]) -> Tensor:
+        """The heads of each call as the matrix takes them."""
+        side = torch.cat([x.transpose(1, 2).flatten(2) for x in by_head], dim=-1)
+        return side.transpose(0, 1) if self.tokens_first else side
+
+    def gives(self, x: Tensor) -> bool:
+        """Whether it is these numbers that the matrix takes."""
+        by_head = [
+            _apart(call.outputs, n, self.batch_first)
+            for call, n in zip(self.given, self.n_heads, strict=True)
+        ]
+        if len({y.shape[::2] for y in by_head}) > 1:
+            return False
+        side = self.side_by_side(by_head)
+        return side.numel() == x.numel() and x.reshape(side.shape).equal(side)
+
+
+class _Followed(NamedTuple):
+    """A tensor that came from a softmax: of weights, or of what was made of them."""
+
+    tensor: Tensor
+    weights: Tensor
+    softmaxes: frozenset[int]
 
 
 class HeadReader(AttentionReader):
@@ -107,7 +182,7 @@ class HeadReader(AttentionReader):
         self.change: Callable[[str, Tensor], Tensor] | None = None
         self.calls: list[Attended] = []
         self.untold: set[str] = set()  # attentions whose heads were to change and were not found
-        self._followed: deque[tuple[Tensor, Tensor, frozenset[int]]] = deque(maxlen=8)
+        self._followed: deque[_Followed] = deque(maxlen=8)
         self._softmaxes: list[nn.Module | None] = []  # of whom; None if it multiplied values
         self._given: list[_Given] = []
         self._product: tuple[Tensor, Tensor, int] | None = None  # what a matrix took of how many
@@ -115,7 +190,7 @@ class HeadReader(AttentionReader):
     def settle(self) -> None:
         """Find out what has not been read or changed."""
         super().settle()
-        self.untold.update(one.name for one in self._given if not one.told)
+        self.untold.update(call.name for call in self._given if not call.told)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -125,29 +200,39 @@ class HeadReader(AttentionReader):
             inner = unasked(function if function in AGAIN else MULTI_HEAD)
             with self:  # see what it calls
                 return inner(*args, **kwargs)
-        name, first, second = (getattr(function, "__name__", ""), *args, None, None)[:3]
+        name = getattr(function, "__name__", "")
         if name in PRODUCTS:
             args, kwargs = self._taken(name, args, kwargs)
         output = super().__torch_function__(function, types, args, kwargs)
         if function is KERNEL or not isinstance(output, Tensor):
             return output
-        used = [one for one in self._followed if any(one[0] is x for x in args)]
-        if name == "softmax" and kwargs.get("dim", second) in (-1, output.dim() - 1):
-            self._followed.append((output, output, frozenset([len(self._softmaxes)])))
+        return self._follow(name, output, args, kwargs)
+
+    def _follow(
+        self, name: str, output: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Follow what comes from a softmax; or return another output, if it was heads'."""
+        x, y = (*args, None, None)[:2]
+        used = [made for made in self._followed if any(made.tensor is each for each in args)]
+        if name == "softmax" and kwargs.get("dim", y) in (-1, output.dim() - 1):
+            softmax = frozenset([len(self._softmaxes)])
+            self._followed.append(_Followed(output, output, softmax))
             self._softmaxes.append(self.running() if output.dim() > 2 else None)
         elif not used:
             return output
-        elif name in ("matmul", "bmm") and used[0][0] is first and first.dim() == second.dim() > 1:
-            for number in used[0][2]:
+        elif name in ("matmul", "bmm") and used[0].tensor is x and x.dim() == y.dim() > 1:
+            for number in used[0].softmaxes:
                 self._softmaxes[number] = None
-            return self._attended(lambda: (used[0][1], second), output)
-        elif output.shape[-2:] == used[0][1].shape[-2:]:
-            weights = used[0][1] if name == "dropout" else output
-            self._followed.append((output, weights, frozenset().union(*(one[2] for one in used))))
+            return self._attended(lambda: (used[0].weights, y), output)
+        elif output.shape[-2:] == used[0].weights.shape[-2:]:
+            weights = used[0].weights if name == "dropout" else output
+            softmaxes = frozenset[int]().union(*(made.softmaxes for made in used))
+            self._followed.append(_Followed(output, weights, softmaxes))
         return output
 
     def _note(self, name: str, output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not any(one[0] is x for one in self._followed for x in args):  # else its softmax is
+        # What came from a softmax needs no note: the softmax has one.
+        if not any(made.tensor is x for made in self._followed for x in args):
             super()._note(name, output, args, kwargs)
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -168,7 +253,7 @@ class HeadReader(AttentionReader):
                 output = outputs.reshape(output.shape)
             elif not plain:
                 self.untold.add(name)
-            self._given = [one for one in self._given if not one.told]
+            self._given = [call for call in self._given if not call.told]
         elif plain:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 self.calls.append(Attended(name, *_of_each(output, *read(), module), None))
@@ -212,32 +297,24 @@ class HeadReader(AttentionReader):
         if self.change is not None:
             new, n_calls = self._changed(taken, x), 0
             others = self._given[: -len(taken.given)]
-            self.untold.update(one.name for one in others if not one.told)
+            self.untold.update(call.name for call in others if not call.told)
         self._given, self._product = [], (x, new, n_calls)
         return new
 
     def _find(self, x: Tensor, width: int) -> _Taken | None:
         """The last calls, if it is their heads that are side by side, batch or tokens first."""
-        sizes = accumulate(one.outputs.numel() for one in reversed(self._given))
+        sizes = accumulate(call.outputs.numel() for call in reversed(self._given))
         n_calls = next((n for n, size in enumerate(sizes, 1) if size >= x.numel()), None)
         if n_calls is None or x.shape[-1] != width:
             return None
         given, rows = self._given[-n_calls:], x.numel() // width
-        n_heads = [one.outputs.shape[:3].numel() // rows for one in given]
-        for batch_first in (True, False):
-            by_head = []
-            for one, n in zip(given, n_heads, strict=True):
-                if n == 0 or one.outputs.shape[:2].numel() % n or one.outputs.dtype != x.dtype:
-                    return None
-                by_head.append(_apart(one.outputs, n, batch_first))
-            if len({y.shape[::2] for y in by_head}) > 1:
+        n_heads = [call.outputs.shape[:3].numel() // rows for call in given]
+        for call, n in zip(given, n_heads, strict=True):
+            if n == 0 or call.outputs.shape[:2].numel() % n or call.outputs.dtype != x.dtype:
                 return None
-            side = _side_by_side(by_head)
-            for tokens_first in (False, True):
-                like = side.transpose(0, 1) if tokens_first else side
-                if side.numel() == x.numel() and x.reshape(like.shape).equal(like):
-                    return _Taken(given, n_heads, batch_first, tokens_first)
-        return None
+        orders = product((True, False), (False, True))
+        candidates = (_Taken(given, n_heads, *order) for order in orders)
+        return next((taken for taken in candidates if taken.gives(x)), None)
 
     def _know(self, taken: _Taken, matrix: Tensor) -> None:
         """Keep the heads as they are, with their rows of the matrix."""
@@ -256,32 +333,25 @@ class HeadReader(AttentionReader):
         assert self.change is not None
         by_head = []
         for group in taken.groups():
-            one = taken.given[group[0]]
+            first = taken.given[group[0]]
             outputs = taken.together(group, [given.outputs for given in taken.given])
-            if not one.told:
-                outputs = self.change(one.name, outputs)
-            elif not outputs.equal(one.outputs):  # what was changed were other things than heads
+            if not first.told:
+                outputs = self.change(first.name, outputs)
+            elif not outputs.equal(first.outputs):  # what was changed were other things than heads
                 raise ValueError(
-                    f"expected outputs of shape (batch, heads, queries, width) in {one.name!r}, "
-                    f"got {tuple(one.outputs.shape)} with {outputs.shape[1]} heads"
+                    f"expected outputs of shape (batch, heads, queries, width) in {first.name!r}, "
+                    f"got {tuple(first.outputs.shape)} with {outputs.shape[1]} heads"
                 )
             by_head.append(outputs)
-        if all(one.told for one in taken.given):
+        if all(call.told for call in taken.given):
             return x
-        side = _side_by_side(by_head)
-        return (side.transpose(0, 1) if taken.tokens_first else side).reshape(x.shape)
+        return taken.side_by_side(by_head).reshape(x.shape)
 
 
 def _apart(x: Tensor, n_heads: int, batch_first: bool) -> Float[Tensor, "batch heads tokens width"]:
     """With heads and batch, which were both in the first two dimensions, in one each."""
     apart: Tensor = x.flatten(0, 1).unflatten(0, (-1, n_heads) if batch_first else (n_heads, -1))
     return apart if batch_first else apart.transpose(0, 1)
-
-
-def _side_by_side(
-    by_head: list[Float[Tensor, "batch _ tokens _"]],
-) -> Float[Tensor, "batch tokens width"]:
-    return torch.cat([x.transpose(1, 2).flatten(2) for x in by_head], dim=-1)
 
 
 def _of_each(
@@ -304,8 +374,8 @@ def _by_head(x: Tensor, module: nn.Module) -> Float[Tensor, "batch heads tokens 
     if x.dim() > 3:
         return x.flatten(0, -4)
     numbers = (
-        getattr(one, name, None)
-        for one in (module, getattr(module, "config", None))
+        getattr(owner, name, None)
+        for owner in (module, getattr(module, "config", None))
         for name in N_HEADS
     )
     n_heads = next((n for n in numbers if isinstance(n, int) and n > 0), 1)

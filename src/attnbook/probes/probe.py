@@ -127,7 +127,7 @@ class Probe:
             if isinstance(module, torch.jit.ScriptModule):
                 raise TypeError(f"{name} is of torch.jit: give the module that it was made from")
         fitting = list(self._modules if only is None else self._fitting(only))
-        self._read = {one for module in fitting for one in _that_run(module)}
+        self._read = {that for module in fitting for that in _that_run(module)}
         self._inside = {inner for module in fitting for inner in module.modules()}
         self._tokens_first = _tokens_first(model)
         self._layer_and_part = _layers(self._modules)
@@ -212,12 +212,12 @@ class Probe:
 
     def _fitting(self, only: str | Sequence[str]) -> Iterator[nn.Module]:
         for pattern in [only] if isinstance(only, str) else only:
-            found = [m for m, name in self._modules.items() if fnmatchcase(name, pattern)]
-            if not found:
+            fitting = [m for m, name in self._modules.items() if fnmatchcase(name, pattern)]
+            if not fitting:
                 names = list(self._modules.values())
                 some = ", ".join(names[:12]) + ", …" * (len(names) > 12)
                 raise ValueError(f"no module fits {pattern!r}; there are {some}")
-            yield from found
+            yield from fitting
 
     # While the model runs.
 
@@ -355,20 +355,21 @@ def _is_stack(items: list[nn.Module]) -> bool:
     return len({type(item) for item in items}) == 1 or len(set(blocks)) < len(blocks)
 
 
-def _layers(modules: Mapping[nn.Module, str]) -> Callable[[str], tuple[int | None, str]]:
-    """Layer and part of a name: by the outermost stack, a container of numbered modules."""
+def _stacks(modules: Mapping[nn.Module, str]) -> set[str]:
+    """Containers of numbered blocks; if there are none, all containers of numbered modules."""
     numbered = {
         name: list(module.children())
         for module, name in modules.items()
         if module._modules and all(key.isdigit() for key in module._modules)
     }
-    stacks = {name for name, items in numbered.items() if _is_stack(items)} or set(numbered)
-    prefixes = {"" if stack == "(model)" else f"{stack}.": stack for stack in stacks}
-    outer = {
-        prefix: stack
-        for prefix, stack in prefixes.items()
-        if not any(prefix != other and prefix.startswith(other) for other in prefixes)
-    }
+    return {name for name, items in numbered.items() if _is_stack(items)} or set(numbered)
+
+
+def _layers(modules: Mapping[nn.Module, str]) -> Callable[[str], tuple[int | None, str]]:
+    """Layer and part of a name: by the outermost stack."""
+    prefixes = {"" if stack == "(model)" else f"{stack}.": stack for stack in _stacks(modules)}
+    inner = {a for a in prefixes for b in prefixes if a != b and a.startswith(b)}
+    outer = {prefix: stack for prefix, stack in prefixes.items() if prefix not in inner}
     items = {name: "block" if m._modules else type(m).__name__ for m, name in modules.items()}
 
     def layer_and_part(name: str) -> tuple[int | None, str]:

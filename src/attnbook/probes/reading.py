@@ -128,9 +128,7 @@ def ablated(
     if name not in probe.heads.names.values():
         raise ValueError(f"expected the name of an attention, as attended gives it, got {name!r}")
     if isinstance(mean, tuple):
-        calls = [call for call in attended(model, *mean) if call.name == name]
-        tokens = [(call.weights @ call.values).transpose(1, 2).flatten(0, 1) for call in calls]
-        mean = torch.cat(tokens).mean(0) if calls else None
+        mean = _head_means(model, name, mean)
     chosen = torch.as_tensor(heads).flatten().tolist()
     if any(isinstance(head, bool | float) for head in chosen):
         raise ValueError(f"expected heads as integers, counted from 0, got {chosen}")
@@ -149,8 +147,8 @@ def ablated(
             "width), or side by side before a matrix, got neither: they are as they were"
         )
     if name not in attentions:
-        there = ", ".join(sorted(attentions)) or "no module"
-        raise ValueError(f"expected an attention to run in {name!r}, got attentions in {there}")
+        others = ", ".join(sorted(attentions)) or "no module"
+        raise ValueError(f"expected an attention to run in {name!r}, got attentions in {others}")
 
 
 def previous_score(
@@ -302,19 +300,8 @@ def logit_lens(
     """
     known = _stack(model)
     last = known[0][-1] if norm is None and unembedding is None and known[0] else None
-    own: tuple[Any, ...] = layers, norm, unembedding
-    layers, norm, unembedding = (
-        there if part is None else part for part, there in zip(own, known, strict=True)
-    )
-    if layers is None or norm is None or unembedding is None:
-        raise ValueError(
-            "expected layers, norm and unembedding, or a model of attnbook or with the names of "
-            f"GPT-2 or Llama, got a {type(model).__name__} without them"
-        )
-    read = [_part(model, layer) for layer in layers]
-    normed, logits = _part(model, norm), _part(model, unembedding)
-    if wrong := [layer for layer in read if not isinstance(layer, nn.Module)]:
-        raise TypeError(f"expected modules or their names as layers, got {wrong}")
+    given = layers, norm, unembedding
+    read, normed, logits = _given_or_known(model, given, known)
     after: dict[nn.Module, Tensor | None] = {}
     with ExitStack() as hooks, torch.no_grad():
         for layer in {*read, last} - {None}:
@@ -364,8 +351,24 @@ def _alike(x: Tensor, output: Tensor | None) -> bool:
 
 
 def _part(model: nn.Module, part: Any) -> Any:
-    """The part of that name."""
+    """The part itself, also if it is given by its name."""
     return model.get_submodule(part) if isinstance(part, str) else part
+
+
+def _given_or_known(
+    model: nn.Module, given: tuple[Any, ...], known: tuple[Any, ...]
+) -> tuple[list[Any], Any, Any]:
+    """Layers, norm and unembedding; modules for those that are given by their names."""
+    parts = [b if a is None else a for a, b in zip(given, known, strict=True)]
+    if any(part is None for part in parts):
+        raise ValueError(
+            "expected layers, norm and unembedding, or a model of attnbook or with the names of "
+            f"GPT-2 or Llama, got a {type(model).__name__} without them"
+        )
+    layers = [_part(model, layer) for layer in parts[0]]
+    if wrong := [layer for layer in layers if not isinstance(layer, nn.Module)]:
+        raise TypeError(f"expected modules or their names as layers, got {wrong}")
+    return layers, _part(model, parts[1]), _part(model, parts[2])
 
 
 def _stack(model: nn.Module) -> tuple[Any, ...]:
@@ -375,6 +378,15 @@ def _stack(model: nn.Module) -> tuple[Any, ...]:
     modules = dict(model.named_modules())
     known = next((names for names in STACKS if modules.keys() >= {*names}), ())
     return tuple(modules[name] for name in known) or (None, None, None)
+
+
+def _head_means(
+    model: nn.Module, name: str, inputs: tuple[object, ...]
+) -> Float[Tensor, "heads d_value"] | None:
+    """What the heads of an attention give on the mean; None if it does not run."""
+    calls = [call for call in attended(model, *inputs) if call.name == name]
+    tokens = [(call.weights @ call.values).transpose(1, 2).flatten(0, 1) for call in calls]
+    return torch.cat(tokens).mean(0) if calls else None
 
 
 def _without(

@@ -71,7 +71,7 @@ def activation_sums(x: Tensor, rank_sequences: int | None) -> Float[Tensor, "7"]
     lengths = double(norms(x))
     sequences = cosines = ranked = ranks = lengths.new_zeros(())
     if x.dim() == 3:  # (batch, tokens, width)
-        ratios = torch.stack([participation_ratio(one) for one in x[:rank_sequences]])
+        ratios = torch.stack([participation_ratio(sequence) for sequence in x[:rank_sequences]])
         ranked, ranks = (ratios != 0).sum(), ratios.sum()
         if (tokens := x.shape[1]) > 1:
             sequences = sequences + len(x)
@@ -81,7 +81,7 @@ def activation_sums(x: Tensor, rank_sequences: int | None) -> Float[Tensor, "7"]
             cosines = (total.square() - itself) / (tokens * (tokens - 1))
     entries = lengths.new_full((), x.numel())
     sums = entries, x.sum(), lengths.square().sum(), sequences, cosines, ranked, ranks
-    return torch.stack([double(one) for one in sums])
+    return torch.stack([double(each) for each in sums])
 
 
 def participation_ratio(x: Float[Tensor, "tokens width"]) -> Float[Tensor, ""]:

@@ -83,10 +83,10 @@ class Table:
             several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
             several = several and getattr(wanted, "ndim", 1) > 0  # argmax gives an array of one
             options: list[Any] = list(wanted) if several else [wanted]  # type: ignore[arg-type]
-            fits = [any(_fits(cell, one) for one in options) for cell in table._cells(column)]
+            fits = [any(_fits(cell, option) for option in options) for cell in table._cells(column)]
             if not any(fits):
-                there = ", ".join(dict.fromkeys(map(str, table._cells(column))))
-                raise ValueError(f"no {column} is {wanted!r}; there are {there or 'no rows'}")
+                cells = ", ".join(dict.fromkeys(map(str, table._cells(column))))
+                raise ValueError(f"no {column} is {wanted!r}; there are {cells or 'no rows'}")
             rows = tuple(row for row, fit in zip(table.rows, fits, strict=True) if fit)
             table = Table(self.columns, rows, self.note)
         return table

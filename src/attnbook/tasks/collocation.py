@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
-from attnbook.blocks import check_choice
+from attnbook.config import check_choice
 from attnbook.tasks.packing import Tokens, as_ids
 
 Repeats = Literal["never", "anew", "same"]
@@ -72,7 +72,7 @@ class CollocationTask:
     """
 
     CLAUSES = 3
-    """In a sentence."""
+    """Clauses in a sentence."""
 
     def __init__(self, repeats: Repeats = "never") -> None:
         check_choice("repeats", repeats, Repeats)

@@ -76,17 +76,17 @@ def readings(text: str) -> set[str]:
     """
     words = re.findall(r"[^\W\d_]+", text.lower())
     named = {month for word in words for month in month_names().get(word, ())}
-    found: list[tuple[str, int, int | None]] = []  # year, month, day
+    dates: list[tuple[str, int, int | None]] = []  # year, month, day
     match re.findall(r"\d+", text):
         case [a, b, c] if not named:
-            found = [(a, int(b), int(c)), (c, int(b), int(a)), (c, int(a), int(b))]
+            dates = [(a, int(b), int(c)), (c, int(b), int(a)), (c, int(a), int(b))]
         case [a, b] if not named:
-            found = [(a, int(b), None), (b, int(a), None)]
+            dates = [(a, int(b), None), (b, int(a), None)]
         case [a, b]:
-            found = [(y, month, int(d)) for month in named for y, d in ((a, b), (b, a))]
+            dates = [(y, month, int(d)) for month in named for y, d in ((a, b), (b, a))]
         case [a]:
-            found = [(a, month, None) for month in named]
-    return {iso for each in found if (iso := _iso(*each))}
+            dates = [(a, month, None) for month in named]
+    return {iso for date in dates if (iso := _iso(*date))}
 
 
 @cache
@@ -97,14 +97,14 @@ def month_names() -> dict[str, set[int]]:
         >>> month_names()["listopada"]   # Polish; Croatian would be 10
         {11}
     """
-    found: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for locale in LOCALES + NEW_LOCALES:
         for widths in Locale.parse(locale).months.values():
             for width in ("wide", "abbreviated"):
                 for month, name in widths[width].items():
                     for word in re.findall(r"[^\W\d_]{2,}", name.lower()):
-                        found.setdefault(word, set()).add(month)
-    return found
+                        numbers.setdefault(word, set()).add(month)
+    return numbers
 
 
 class DatesTask:
@@ -166,8 +166,8 @@ class DatesTask:
         self, phrases: Sequence[Phrase]
     ) -> tuple[Int64[Tensor, "batch source"], Int64[Tensor, "batch target"]]:
         """Token ids, padded at the end; answers have a start token in front and end with one."""
-        source = self.encode_texts(each.text for each in phrases)
-        return source, self.encode_answers(each.iso for each in phrases)
+        source = self.encode_texts(phrase.text for phrase in phrases)
+        return source, self.encode_answers(phrase.iso for phrase in phrases)
 
     def encode_texts(self, texts: Iterable[str]) -> Int64[Tensor, "batch source"]:
         """Token ids of phrases alone: one a character."""

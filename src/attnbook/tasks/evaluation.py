@@ -57,14 +57,15 @@ def token_losses(
     stride = max(1, length // 2) if stride is None else stride
     if not 1 <= stride <= length:
         raise ValueError(f"stride must be at least 1 and at most the length {length}, got {stride}")
-    found = []
-    done = 1  # tokens that are predicted, and the first
+    losses = []
+    predicted = 1  # tokens, the first among them
     with torch.no_grad():
         for start in range(0, len(ids) - 1, stride):
             end = min(start + length, len(ids) - 1)
-            if end < done:
+            if end < predicted:
                 continue
-            logits = at_least_float32(model(ids[None, start:end]))[0, done - 1 - start :]
-            found.append(F.cross_entropy(logits, ids[done : end + 1], reduction="none"))
-            done = end + 1
-    return torch.cat(found)
+            logits = at_least_float32(model(ids[None, start:end]))[0, predicted - 1 - start :]
+            targets = ids[predicted : end + 1]
+            losses.append(F.cross_entropy(logits, targets, reduction="none"))
+            predicted = end + 1
+    return torch.cat(losses)

@@ -29,16 +29,16 @@ def as_ids(tokens: Tokens) -> Int64[Tensor, "_"]:
         >>> as_ids(np.array([3, 50256], dtype=np.uint16))
         tensor([    3, 50256])
     """
-    found = tokens if isinstance(tokens, Tensor) else np.asarray(tokens)
-    is_whole = str(found.dtype).removeprefix("torch.").startswith(("int", "uint"))
-    if found.ndim != 1 or not (is_whole or len(found) == 0):
+    ids = tokens if isinstance(tokens, Tensor) else np.asarray(tokens)
+    is_whole = str(ids.dtype).removeprefix("torch.").startswith(("int", "uint"))
+    if ids.ndim != 1 or not (is_whole or len(ids) == 0):
         raise TypeError(
             "expected token ids, whole numbers in one dimension, got a "
-            f"{type(tokens).__name__} of {found.dtype} in {found.ndim} dimensions"
+            f"{type(tokens).__name__} of {ids.dtype} in {ids.ndim} dimensions"
         )
-    if isinstance(found, Tensor):
-        return found.long()
-    return torch.from_numpy(found.astype(np.int64))  # a copy: a memmap may be for reading only
+    if isinstance(ids, Tensor):
+        return ids.long()
+    return torch.from_numpy(ids.astype(np.int64))  # a copy: a memmap may be for reading only
 
 
 def pack(documents: Iterable[Tokens], length: int) -> Packed:

@@ -129,7 +129,7 @@ def tell(random: Random) -> Tale:
     """
     plot = random.choice(PLOTS)
     drawn = {choice: random.choice(CHOICES[choice]) for choice in choices_of(plot)}
-    surprise = math.log(len(PLOTS)) + sum(math.log(len(CHOICES[each])) for each in drawn)
+    surprise = math.log(len(PLOTS)) + sum(math.log(len(CHOICES[choice])) for choice in drawn)
     return Tale(fill(plot, drawn), surprise)
 
 
@@ -145,7 +145,7 @@ def choices_of(plot: str) -> list[str]:
 
 def fill(plot: str, drawn: dict[str, dict[str, str]]) -> str:
     """The plot in words."""
-    return BRACES.sub(lambda found: drawn[FROM[found[1]]][found[1]], plot)
+    return BRACES.sub(lambda brace: drawn[FROM[brace[1]]][brace[1]], plot)
 
 
 def slips(text: str) -> set[str] | None:
@@ -163,14 +163,14 @@ def slips(text: str) -> set[str] | None:
     """
     for plot in PLOTS:
         if match := _pattern(plot).fullmatch(text):
-            left, found = dict(CHOICES), set()
+            left, forgotten = dict(CHOICES), set()
             for word, said in zip(BRACES.findall(plot), match.groups(), strict=True):
                 choice = FROM[word]
-                if options := [each for each in left[choice] if each[word] == said]:
+                if options := [option for option in left[choice] if option[word] == said]:
                     left[choice] = options
                 else:
-                    found.add(choice)
-            return found
+                    forgotten.add(choice)
+            return forgotten
     return None
 
 

@@ -123,8 +123,8 @@ def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """
     _check(text, vocab_size, 256)
     tokenizer = Tokenizer(BPE())
-    cut = Split(Regex(f".{{1,{LONGEST}}}"), behavior="isolated")
-    tokenizer.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), cut])
+    pieces = Split(Regex(f".{{1,{LONGEST}}}"), behavior="isolated")
+    tokenizer.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), pieces])
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=ByteLevel.alphabet(), show_progress=False
@@ -177,8 +177,8 @@ class TextTask:
                 f"length must be positive and held_out between 0 and 1, got {length} and {held_out}"
             )
         ids = torch.tensor(tokenizer.encode(text).ids)
-        cut = round(len(ids) * (1 - held_out))
-        self.training, self.validation = ids[:cut], ids[cut:]
+        n_training = round(len(ids) * (1 - held_out))
+        self.training, self.validation = ids[:n_training], ids[n_training:]
         self.length = length
         self.vocab_size = tokenizer.get_vocab_size()
         for name, part in (("training", self.training), ("validation", self.validation)):

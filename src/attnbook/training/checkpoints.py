@@ -36,7 +36,7 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The checkpoint's file."""
         return self.folder / "checkpoint.safetensors"
 
     def save(self, history: History) -> None:
@@ -79,7 +79,7 @@ class Checkpoint:
             raise OSError(error.errno, message, str(self.path)) from error
 
     def exists(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a checkpoint."""
         return self.path.exists()
 
     def load(self) -> History:
@@ -92,10 +92,10 @@ class Checkpoint:
         with _named(self.path):
             tensors, metadata = files.read(self.path)
             _check_format(self.path, metadata)
-            _check_same(self.path, json.loads(metadata["model"]), describe(self.model))
-            _check_same(self.path, json.loads(metadata["trained"]), self._trained())
+            _check_equal(self.path, json.loads(metadata["model"]), describe(self.model))
+            _check_equal(self.path, json.loads(metadata["trained"]), self._trained())
             config = _as_json(self.config)
-            _check_same(self.path, _decisive(metadata["config"]), _decisive(config))
+            _check_equal(self.path, _decisive(metadata["config"]), _decisive(config))
             self.model.load_state_dict(_below("model", tensors))
             order = self._in_adam()
             state: dict[int, dict[str, Tensor]] = {}
@@ -150,7 +150,7 @@ def load_model(folder: str | Path, model: nn.Module) -> None:
     with _named(path):
         tensors, metadata = files.read(path)
         _check_format(path, metadata)
-        _check_same(path, json.loads(metadata["model"]), describe(model))
+        _check_equal(path, json.loads(metadata["model"]), describe(model))
         model.load_state_dict(_below("model", tensors))
 
 
@@ -184,7 +184,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_json(config: TrainingConfig) -> str:
-    """With NumPy's numbers as Python's."""
+    """The configuration, with NumPy's numbers as Python's."""
     return json.dumps(dataclasses.asdict(config), default=lambda number: number.item())
 
 
@@ -197,17 +197,17 @@ def _decisive(config: str) -> dict[str, Any]:
 
 
 def _check_format(path: Path, metadata: dict[str, str]) -> None:
-    if (found := metadata.get("format")) != FORMAT:
+    if (given := metadata.get("format")) != FORMAT:
         raise ValueError(
-            f"{path} has the format {found!r}, expected {FORMAT!r}; another version of attnbook "
+            f"{path} has the format {given!r}, expected {FORMAT!r}; another version of attnbook "
             "may read it"
         )
 
 
-def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    for name in [*there, *here]:
-        if there.get(name) != here.get(name):
+def _check_equal(path: Path, saved: dict[str, Any], current: dict[str, Any]) -> None:
+    for name in [*saved, *current]:
+        if saved.get(name) != current.get(name):
             raise ValueError(
-                f"{path} is of another training: its {name} is {there.get(name, 'absent')}, "
-                f"and here it is {here.get(name, 'absent')}"
+                f"{path} is of another training: its {name} is {saved.get(name, 'absent')}, "
+                f"and here it is {current.get(name, 'absent')}"
             )

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from attnbook.blocks import check_choice
+from attnbook.config import check_choice
 
 Schedule = Literal["constant", "cosine", "inverse_sqrt"]
 

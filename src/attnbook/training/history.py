@@ -51,7 +51,7 @@ class History:
         panels[0].plot(steps, losses, alpha=0.3, label="each step")
         mean = np.convolve(losses, np.ones(width) / width, "valid")  # of a step and those before
         panels[0].plot(steps[width - 1 :], mean, color="C0", label=f"mean of {width}")
-        panels[0].set_ylabel("loss (nats per target)")
+        panels[0].set_ylabel("loss (nats)")
         panels[0].legend()
         if self.evaluations:
             panels[1].plot(*zip(*self.evaluations.items(), strict=True), "o-", color="C1")

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from attnbook.training.checkpoints import Checkpoint
 from attnbook.training.config import TrainingConfig
 from attnbook.training.history import History
-from attnbook.training.processes import Processes, gradient_of, processes
+from attnbook.training.processes import Processes, gradient_of, processes, set_gradients
 from attnbook.training.progress import bar
 
 Batch = Sequence[Tensor | None]
@@ -101,62 +101,31 @@ def train(
         >>> history.targets
         [64, 64, 64]
     """
-    if not callable(next_batch):
-        raise TypeError(
-            f"next_batch must be a function that draws a batch with a generator, got a "
-            f"{type(next_batch).__name__}: of a data set, take the items "
-            "torch.randint(len(data), (size,), generator=generator)"
-        )
-    functions = {"loss": loss, "evaluate": evaluate, "evaluated": evaluated, "stop": stop}
-    for name, function in functions.items():
-        if not (function is None or callable(function)):
-            raise TypeError(f"{name} must be a function, got {function!r}")
-    if loss is None and not callable(getattr(model, "loss", None)):
-        raise TypeError(
-            f"a {type(model).__name__} has no loss of its own: pass loss=, a function of the model "
-            "and the tensors of a batch that returns the sum over targets and their number"
-        )
-    for name, steps in (("evaluate_every", evaluate_every), ("save_every", save_every)):
-        if not isinstance(steps, Integral) or steps < 1:
-            raise ValueError(f"{name} must be a positive integer, got {steps!r}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(f"the {type(model).__name__} has no parameter with requires_grad")
-    here = processes()
-    if config.shards % here.count:
-        raise ValueError(
-            f"{config.shards} shards can't be spread evenly over {here.count} processes"
-        )
+    _check_functions(model, next_batch, loss, evaluate=evaluate, evaluated=evaluated, stop=stop)
+    world = processes()
+    _check_numbers(model, config, world, evaluate_every=evaluate_every, save_every=save_every)
     device = next(model.parameters()).device
     adam, history = config.optimizer(model), History()
-    checkpoint = None if folder is None else Checkpoint(Path(folder), model, adam, config)
-    if checkpoint is not None and here.from_first(checkpoint.exists):
-        history = checkpoint.load()
-    here.share(list(model.state_dict().values()))
-
     parameters = [p for group in adam.param_groups for p in group["params"]]
-    objective: nn.Module = Objective(model, loss)
-    if compile:
-        objective = torch.compile(objective)  # type: ignore[assignment]
-    if fast and here.count > 1:
-        objective = DistributedDataParallel(objective)
-
-    def save() -> None:
-        if checkpoint is not None and here.rank == 0:
-            checkpoint.save(history)
+    checkpoint = None if folder is None else Checkpoint(Path(folder), model, adam, config)
+    if checkpoint is not None and world.from_first(checkpoint.exists):
+        history = checkpoint.load()
+    world.share(list(model.state_dict().values()))
+    objective = _objective(model, loss, compile=compile, parallel=fast and world.count > 1)
 
     def is_over() -> bool:
         return len(history.losses) >= config.steps or (
-            stop is not None and here.from_first(lambda: stop(history))
+            stop is not None and world.from_first(lambda: stop(history))
         )
 
     model.train()
     adam.zero_grad()  # of whatever was computed before
     first = len(history.losses) + 1
-    with bar(config, history, here) as show, _arithmetic(device, fast):
+    with bar(config, history, world) as show, _arithmetic(device, fast):
         over = is_over()
         while not over:
             step = len(history.losses) + 1
-            mean, count = _accumulate(objective, parameters, next_batch, config, step, here)
+            mean, n_targets = _accumulate(objective, parameters, next_batch, config, step, world)
             if not np.isfinite(mean):
                 raise FloatingPointError(f"the loss is {mean} at step {step}{_advice(parameters)}")
             if config.clip is not None:
@@ -166,16 +135,13 @@ def train(
             adam.step()
             adam.zero_grad()
             history.losses.append(mean)
-            history.targets.append(count)
+            history.targets.append(n_targets)
             if evaluate is not None and (step % evaluate_every == 0 or step == config.steps):
-                seed_shard(config.seed, step, config.shards)  # its own, behind those of the shards
-                with _evaluating(model), _autocast(device, config):
-                    history.evaluations[step] = here.from_first(lambda: float(evaluate(model)))
-                    if evaluated is not None and here.rank == 0:
-                        evaluated(history)
+                _evaluate(model, evaluate, evaluated, config, history, world)
             over = is_over()
-            if step % save_every == 0 or step == first or over:
-                save()  # the first too: now, not after an hour, if it can't be
+            due = over or step == first or step % save_every == 0
+            if checkpoint is not None and world.rank == 0 and due:
+                checkpoint.save(history)  # the first too: now, not after an hour, if it can't be
             show()
     return history
 
@@ -223,69 +189,148 @@ def _accumulate(
     next_batch: Callable[[Generator], Batch],
     config: TrainingConfig,
     step: int,
-    here: Processes,
+    world: Processes,
 ) -> tuple[float, int]:
     """Leave the step's gradient in the parameters; return the mean loss and the number of targets.
 
     In each round, every process computes one shard.
     """
-    device = parameters[0].device
-    parallel = isinstance(objective, DistributedDataParallel)
+    device, parallel = parameters[0].device, isinstance(objective, DistributedDataParallel)
     total, sums, counts = None, [], []
-    for first in range(0, config.shards, here.count):
-        generator = seed_shard(config.seed, step, first + here.rank)
-        try:
-            drawn = next_batch(generator)
-        except StopIteration:
-            raise ValueError(
-                f"next_batch has no batch for step {step} of {config.steps}: it has to make one at "
-                "each call, such as of the items "
-                "torch.randint(len(data), (size,), generator=generator)"
-            ) from None
-        if not isinstance(drawn, (tuple, list)):
-            raise TypeError(
-                "next_batch must make a tuple of tensors, in the order of the loss's arguments, "
-                f"got a {type(drawn).__name__}"
-            )
-        for x in drawn:
-            if not (x is None or isinstance(x, Tensor)):
-                raise TypeError(
-                    f"next_batch must make a tuple of tensors, got a {type(x).__name__} in it: of "
-                    'tokens in an array or a memmap, torch.from_numpy(x.astype("int64"))'
-                )
-        batch = [None if x is None else x.to(device) for x in drawn]
-        is_last = first + here.count == config.shards
-        with objective.no_sync() if parallel and not is_last else nullcontext():  # type: ignore[operator]
-            with _autocast(device, config):
-                returned = objective(*batch)
-            if not isinstance(returned, tuple) or len(returned) != 2:
-                raise TypeError(
-                    "the loss must return the sum over targets and their number, got a "
-                    f"{type(returned).__name__}"
-                )
-            summed, count = returned
-            # The only shard's number of targets is the step's: its mean, as model.loss gives it.
-            (summed / count if config.shards == 1 else summed).backward()
-        sums.append(summed.detach())
-        counts.append(torch.as_tensor(count, device=device))
-        if here.count > 1 and not parallel:
-            total = here.add_gradients(total, parameters)
+    for first in range(0, config.shards, world.count):
+        batch = _draw(next_batch, config, step, first + world.rank, device)
+        is_last = first + world.count == config.shards
+        summed, count = _backward(objective, batch, config, device, is_last)
+        sums.append(summed)
+        counts.append(count)
+        if world.count > 1 and not parallel:
+            total = world.add_gradients(total, parameters)
     if total is not None:
-        for p, gradient in zip(
-            parameters, total.split([p.numel() for p in parameters]), strict=True
-        ):
-            p.grad = gradient.view_as(p).to(p.dtype)
-    # (rounds,) of each process -> (shards,) in their order, whoever computed them
-    all_sums = torch.stack(here.gather(torch.stack(sums)), dim=1).flatten()
-    all_counts = torch.stack(here.gather(torch.stack(counts)), dim=1).flatten()
+        set_gradients(parameters, total)
+    all_sums, all_counts = world.gather_shards(sums), world.gather_shards(counts)
     n_targets = int(all_counts.sum())
     if n_targets == 0:
         raise ValueError(f"no target is left at step {step}, in {config.shards} shards")
     if config.shards > 1:
-        averaged_over = here.count if parallel else 1  # what DistributedDataParallel divided by
+        averaged_over = world.count if parallel else 1  # what DistributedDataParallel divided by
         for p in parameters:
             p.grad = gradient_of(p).div_(n_targets / averaged_over)
     return (all_sums.sum() / all_counts.sum()).item(), n_targets
+
+
+def _draw(
+    next_batch: Callable[[Generator], Batch],
+    config: TrainingConfig,
+    step: int,
+    shard: int,
+    device: torch.device,
+) -> list[Tensor | None]:
+    """A shard's batch, on the model's device; its dropout is seeded."""
+    generator = seed_shard(config.seed, step, shard)
+    try:
+        batch = next_batch(generator)
+    except StopIteration:
+        raise ValueError(
+            f"next_batch has no batch for step {step} of {config.steps}: it has to make one at "
+            "each call, such as of the items "
+            "torch.randint(len(data), (size,), generator=generator)"
+        ) from None
+    if not isinstance(batch, (tuple, list)):
+        raise TypeError(
+            "next_batch must make a tuple of tensors, in the order of the loss's arguments, "
+            f"got a {type(batch).__name__}"
+        )
+    for x in batch:
+        if not (x is None or isinstance(x, Tensor)):
+            raise TypeError(
+                f"next_batch must make a tuple of tensors, got a {type(x).__name__} in it: of "
+                'tokens in an array or a memmap, torch.from_numpy(x.astype("int64"))'
+            )
+    return [None if x is None else x.to(device) for x in batch]
+
+
+def _backward(
+    objective: nn.Module, batch: Batch, config: TrainingConfig, device: torch.device, is_last: bool
+) -> tuple[Tensor, Tensor]:
+    """Add a shard's gradient to the parameters'; return its summed loss and number of targets."""
+    waits = isinstance(objective, DistributedDataParallel) and not is_last  # and shares the sum
+    with objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
+        with _autocast(device, config):
+            returned = objective(*batch)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(
+                "the loss must return the sum over targets and their number, got a "
+                f"{type(returned).__name__}"
+            )
+        summed, count = returned
+        # The only shard's number of targets is the step's: its mean, as model.loss gives it.
+        (summed / count if config.shards == 1 else summed).backward()
+    return summed.detach(), torch.as_tensor(count, device=device)
+
+
+def _evaluate(
+    model: nn.Module,
+    evaluate: Callable[[Any], float],
+    evaluated: Callable[[History], None] | None,
+    config: TrainingConfig,
+    history: History,
+    world: Processes,
+) -> None:
+    """Put into the history what ``evaluate`` returns after its last step, in the first process."""
+    step, device = len(history.losses), next(model.parameters()).device
+    seed_shard(config.seed, step, config.shards)  # its own, behind those of the shards
+    model.eval()
+    try:
+        with torch.no_grad(), _autocast(device, config):
+            history.evaluations[step] = world.from_first(lambda: float(evaluate(model)))
+            if evaluated is not None and world.rank == 0:
+                evaluated(history)
+    finally:
+        model.train()
+
+
+def _objective(
+    model: nn.Module,
+    loss: Callable[..., tuple[Tensor, Any]] | None,
+    *,
+    compile: bool,
+    parallel: bool,
+) -> nn.Module:
+    objective: nn.Module = Objective(model, loss)
+    if compile:
+        objective = torch.compile(objective)  # type: ignore[assignment]
+    return DistributedDataParallel(objective) if parallel else objective
+
+
+def _check_functions(model: nn.Module, next_batch: object, loss: object, **others: object) -> None:
+    if not callable(next_batch):
+        raise TypeError(
+            f"next_batch must be a function that draws a batch with a generator, got a "
+            f"{type(next_batch).__name__}: of a data set, take the items "
+            "torch.randint(len(data), (size,), generator=generator)"
+        )
+    for name, function in {"loss": loss, **others}.items():
+        if not (function is None or callable(function)):
+            raise TypeError(f"{name} must be a function, got {function!r}")
+    if loss is None and not callable(getattr(model, "loss", None)):
+        raise TypeError(
+            f"a {type(model).__name__} has no loss of its own: pass loss=, a function of the model "
+            "and the tensors of a batch that returns the sum over targets and their number"
+        )
+
+
+def _check_numbers(
+    model: nn.Module, config: TrainingConfig, world: Processes, **intervals: int
+) -> None:
+    for name, steps in intervals.items():
+        if not isinstance(steps, Integral) or steps < 1:
+            raise ValueError(f"{name} must be a positive integer, got {steps!r}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"the {type(model).__name__} has no parameter with requires_grad")
+    if config.shards % world.count:
+        raise ValueError(
+            f"{config.shards} shards can't be spread evenly over {world.count} processes"
+        )
 
 
 def _advice(parameters: Sequence[Tensor]) -> str:
@@ -313,13 +358,3 @@ def _arithmetic(device: torch.device, fast: bool) -> Iterator[None]:
 
 def _autocast(device: torch.device, config: TrainingConfig) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=config.bfloat16)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train()

@@ -33,6 +33,11 @@ class Processes:
         dist.all_gather(everyones, x)
         return everyones
 
+    def gather_shards(self, values: Sequence[Tensor]) -> Tensor:
+        """Everyone's numbers, one a round, in the order of the shards, whoever computed them."""
+        # (rounds,) of each process -> (shards,)
+        return torch.stack(self.gather(torch.stack(list(values))), dim=1).flatten()
+
     def from_first(self, make: Callable[[], M]) -> M:
         """What ``make`` returns in the first process; no other calls it."""
         made = [make() if self.rank == 0 else None]
@@ -59,8 +64,8 @@ class Processes:
             parameters: whose gradients.
         """
         gradient = torch.cat([gradient_of(p).flatten() for p in parameters])
-        for one in self.gather(gradient):
-            total = one if total is None else total.add_(one)
+        for everyones in self.gather(gradient):
+            total = everyones if total is None else total.add_(everyones)
         for p in parameters:
             p.grad = None
         assert total is not None
@@ -75,6 +80,20 @@ def gradient_of(parameter: Tensor) -> Tensor:
         tensor([0., 0.])
     """
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def set_gradients(parameters: Sequence[Tensor], gradient: Tensor) -> None:
+    """Split a gradient of all parameters, one after the other, into theirs.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(2))
+        >>> set_gradients([weight], torch.tensor([3.0, 4.0]))
+        >>> weight.grad
+        tensor([3., 4.])
+    """
+    sizes = [p.numel() for p in parameters]
+    for p, part in zip(parameters, gradient.split(sizes), strict=True):
+        p.grad = part.view_as(p).to(p.dtype)
 
 
 def processes() -> Processes:

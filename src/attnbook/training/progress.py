@@ -38,22 +38,22 @@ def say(text: str, *, error: bool = False) -> None:
     stream = sys.stderr if error else sys.stdout
     if stream is None:
         return
-    for each in _bars:
-        each.clear()
+    for shown in _bars:
+        shown.clear()
     try:
         print(writable(text, stream), file=stream, flush=True)
     except (OSError, ValueError):
         # A closed pipe, a full disk, a terminal that went away. At its end, Python would write the
         # rest again, and that it can't would be how the command ended.
         setattr(sys, "stderr" if error else "stdout", None)
-    for each in _bars:
-        each.refresh()
+    for shown in _bars:
+        shown.refresh()
 
 
 @contextmanager
-def bar(config: TrainingConfig, history: History, here: Processes) -> Iterator[Callable[[], None]]:
+def bar(config: TrainingConfig, history: History, world: Processes) -> Iterator[Callable[[], None]]:
     """A bar with the loss, targets per second and the time left; gives what advances it."""
-    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or here.rank > 0
+    quiet = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or world.rank > 0
     if tqdm is None or sys.stderr is None or quiet:
         yield lambda: None
         return
