@@ -10,8 +10,14 @@ LOCKED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps --only
 # Dask comes with what the tests need.
 CLUSTERED := $(if $(SCHEDULER),.venv/installed-tests,.venv/installed)
 PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+# A grammar of addresses that jsonschema reads at each start, two seconds, for a check nobody asks for.
+UNUSED := --no-emit-package rfc3987-syntax --no-emit-package lark
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-  --only-binary :all: --no-annotate --custom-compile-command "make lock"
+  --only-binary :all: --no-annotate --custom-compile-command "make lock" $(UNUSED)
+UV := uv==0.13.9
+# uv knows where PyTorch's builds for CPUs are: make book CPU=1 takes several GB less on Linux.
+TORCH := $(if $(CPU),$(BIN)/python -m pip install --quiet $(UV) && $(BIN)/uv pip install --quiet \
+  --python $(BIN)/python --torch-backend cpu,$(BIN)/python -m pip install --quiet)
 OR_SAY := || { echo "The installation is not complete: try again, or rm -r .venv first"; exit 1; }
 
 # One thread a kernel (chapters run side by side, and tiny models are faster so); no progress bars
@@ -23,10 +29,11 @@ export PYTHONUTF8 := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A reader's own settings must not decide where outputs come from.
 export JUPYTER_PREFER_ENV_PATH := 1
-unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE
+unexport PYTHONPATH PYTHONIOENCODING MPLBACKEND ATTNBOOK_SEED ATTNBOOK_LIVE \
+  JPY_SESSION_NAME COLAB_RELEASE_TAG
 
 .DEFAULT_GOAL := help
-.PHONY: help book html test quick check chapters studies worker notebooks serve claims \
+.PHONY: help book html test quick check chapters studies worker notebooks serve claims read \
   implementations timings mutants soundness faults twice pdf epub slides picture wheel lock clean
 
 help:  ## list the commands
@@ -61,8 +68,8 @@ studies: $(CLUSTERED)  ## make stale records (or ONLY="name …"; SAME_AS=commit
 	@env -u TQDM_DISABLE $(if $(DEVICE),$(BIN)/python -m studies $(if $(MINUTES),--minutes $(MINUTES)),\
 		$(BUILD) studies $(if $(SAME_AS),--same-as $(SAME_AS))) $(ONLY)
 
-notebooks: .venv/installed  ## open the chapters in JupyterLab
-	@env -u TQDM_DISABLE $(BIN)/python -m jupyterlab --notebook-dir chapters
+notebooks: .venv/installed  ## open the chapters in JupyterLab, as copies in notebooks/ (LAB="--no-browser --ip 0.0.0.0 …")
+	@LAB='$(LAB)' env -u TQDM_DISABLE $(BIN)/python -m book.press.lab
 
 serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 	@test -f _build/html/index.html || { echo "Nothing is built yet: run make book"; exit 1; }
@@ -72,6 +79,9 @@ serve: .venv/installed  ## serve the built book on this machine (PORT=8000)
 
 claims: $(CLUSTERED)  ## re-run chapters (or ONLY=…) under SEEDS=3 other seeds (LIVE=1: studies as recorded; SCHEDULER=tcp://…)
 	@$(BUILD) claims --seeds $(SEEDS) $(if $(LIVE),--live) $(ONLY)
+
+read: .venv/installed  ## list short sentences that rest on what has changed (ALL=1: they were read)
+	@$(BUILD) read $(if $(ALL),--all)
 
 worker: .venv/installed-tests  ## run rows and chapters for the scheduler of a Dask cluster (SCHEDULER=tcp://host:8786)
 	@$(BIN)/dask worker $(SCHEDULER) --nthreads 1 --nworkers -1
@@ -100,7 +110,7 @@ faults: .venv/installed-tests  ## full disk, kill -9, no home …: what do comma
 
 twice: html  ## build the pages again, in another folder and with other hashes: are all bytes equal?
 	@rm -rf _build/twice && mkdir -p "_build/twice/another folder"
-	@cp -r $(filter-out _build,$(wildcard *)) "_build/twice/another folder"
+	@cp -r $(filter-out _build notebooks,$(wildcard *)) "_build/twice/another folder"
 	@cd "_build/twice/another folder" && PYTHONHASHSEED=1 TZ=Pacific/Kiritimati "$(CURDIR)"/$(BUILD) html
 	@diff -r _build/html "_build/twice/another folder/_build/html" && echo "All bytes are equal"
 
@@ -127,7 +137,7 @@ wheel: .venv/installed  ## build the package as a wheel, and use it in an empty 
 
 lock: .venv/installed-tests  ## write the locks anew; what may stay at its version does
 	@mkdir -p _build
-	@$(BIN)/python -m pip install --quiet uv==0.13.9
+	@$(BIN)/python -m pip install --quiet $(UV)
 	@$(COMPILE) requirements.txt -o requirements.lock
 	@$(COMPILE) requirements.txt tests/requirements.txt -c requirements.lock -o tests/requirements.lock \
 	  $$(sed -n 's/==.*//; s/^[a-z]/--no-emit-package &/p' requirements.lock)
@@ -145,7 +155,8 @@ clean:  ## remove what was built and cached (.venv stays)
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) can't make a virtual environment:" \
 	  "is the disk full? On Debian and Ubuntu, install python3-venv"; exit 1; }
 	@$(LOCKED) -r requirements.lock $(OR_SAY)
-	@$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt -e . $(OR_SAY)
+	@$(TORCH) $$(grep ^torch== requirements.txt) $(OR_SAY)
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . $(OR_SAY)
 	@touch $@
 
 .venv/installed-tests: .venv/installed tests/requirements.lock

@@ -15,7 +15,7 @@ import pytest
 from nbval.plugin import IPyNbCell
 
 from book.evidence.arithmetic import EXECUTED
-from book.press.build import measured_under
+from book.press.contents import measured_under
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attnbook import initialize
+from attnbook import BlockConfig, initialize
 from attnbook.blocks import Block, Residual
 from attnbook.initialization import deepnorm_constants
 
@@ -24,19 +24,10 @@ def stack(n, scheme, norm="pre", seed=0, width=D):
     """A stack of the package's blocks, drawn by a scheme; heads of 16."""
     torch.manual_seed(seed)
     alpha = deepnorm_constants(n)[0] if norm == "deepnorm" else 1.0
-    place = "post" if norm == "deepnorm" else norm
+    config = BlockConfig(d_model=width, n_heads=width // 16, norm=norm)
     with torch.device("meta"):  # sizes only; numbers are drawn below, once
         blocks = nn.Sequential(
-            *[
-                Block(
-                    width,
-                    width // 16,
-                    4 * width,
-                    norm=place,
-                    residual_scale=alpha,
-                )
-                for _ in range(n)
-            ]
+            *[Block(config, residual_scale=alpha) for _ in range(n)]
         )
     return draw(blocks.to_empty(device="cpu"), scheme, width)
 
@@ -123,10 +114,7 @@ def run(seed, case):
     scheme, norm = case.split(", ")
     if scheme in ("glorot", "gpt2 plain", "small"):
         # what does not depend on N: the first 12 of 48 are a model of 12
-        blocks = stack(48, scheme, "pre", seed)
-        if norm != "pre":
-            set_norm(blocks, norm)
-        found = follow(blocks, seed)
+        found = follow(stack(48, scheme, norm, seed), seed)
         ends = [[each[n - 1] for each in found] for n in DEPTHS]
     else:  # the others are drawn for each depth anew
         models = (stack(n, scheme, norm, seed) for n in DEPTHS)

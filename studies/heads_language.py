@@ -3,7 +3,12 @@
 import torch
 from torch import nn
 
-from attnbook import LanguageModel, ModelConfig, scaled_dot_product_attention
+from attnbook import (
+    LanguageModel,
+    ModelConfig,
+    MultiHeadAttention,
+    scaled_dot_product_attention,
+)
 from attnbook.tasks import TextTask, python_topics, train, word_tokenizer
 
 text = python_topics()
@@ -13,6 +18,8 @@ held_out = pages.validation_windows(100)
 
 class SharedHeads(nn.Module):
     """Cut the input, then apply the same small matrices to each slice."""
+
+    roles = MultiHeadAttention.roles
 
     def __init__(self, d_model, n_heads):
         super().__init__()

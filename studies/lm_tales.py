@@ -23,8 +23,8 @@ KINDS = ("name", "guest", "thing")
 
 def make_model(seed, scheme, factor):
     config = ModelConfig(
-        tokenizer().get_vocab_size(), 128, 4, 2, norm="pre", scaled=False,
-        position="rotary", activation="swiglu",
+        tokenizer().get_vocab_size(), d_model=128, n_heads=4, n_layers=2,
+        norm="pre", scaled=False, position="rotary", activation="swiglu",
     )  # fmt: skip
     draws = torch.Generator().manual_seed(seed)
     model = initialize(LanguageModel(config), scheme, generator=draws)

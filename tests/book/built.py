@@ -13,6 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 
+from book.sphinx.notebooks import as_on_pages
+
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 NUMBERED = [path for path in CHAPTERS if path.stem[0].isdigit()]
@@ -49,9 +51,11 @@ def read(path: Path) -> NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
+@cache
 def prose(path: Path) -> str:
-    """The text cells of a chapter."""
-    return "\n\n".join(c.source for c in read(path).cells if c.cell_type == "markdown")
+    """The text cells of a chapter, as pages have them."""
+    cells = as_on_pages(path.read_text("utf-8"), ROOT).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
 def code_cells(path: Path) -> list[NotebookNode]:

@@ -18,8 +18,11 @@ from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from book.evidence.claims import METADATA_KEY
 from book.evidence.files import write_whole
-from book.press import build
+from book.evidence.listings import LISTING_KEY
+from book.press import build, contents, execute
+from book.press.render import CLAIMS, EPUB, PDF, STAMP, offer
 
 ROOT = Path(__file__).parents[2]
 PYTHON3 = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -79,10 +82,10 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.sort()
         notebook = nbformat.read(path, 4)
         notebook.cells[1].execution_count = 1
-        notebook.metadata[build.CALLED_KEY] = []
+        notebook.metadata[execute.CALLED_KEY] = {"called": [], "seen": []}
         return notebook, 0.1
 
-    monkeypatch.setattr(build, "execute", pretend)
+    monkeypatch.setattr(execute, "execute", pretend)
     return names
 
 
@@ -158,7 +161,7 @@ def test_a_change_executes_the_chapters_that_it_reaches_and_keeps_outputs(
 
 def test_changed_comment_in_a_listing_executes_its_chapter(executed_anew, capsys):
     notebook = nbformat.read(ONE, 4)
-    shown = {build.LISTING_KEY: ["attnbook.module:f"]}
+    shown = {LISTING_KEY: ["attnbook.module:f"]}
     notebook.cells[1].outputs = [new_output("display_data", metadata=shown)]
     nbformat.write(notebook, ONE)
     Path(MODULE).write_text("def f():\n    return 1  # one\n")
@@ -184,7 +187,7 @@ def test_chapter_without_outputs_is_executed(executed_anew):
 def test_failing_chapter_is_named_with_its_error_and_the_others_are_executed(
     code, error, book, rendered, monkeypatch, capsys
 ):
-    monkeypatch.setattr(build, "CELL_TIMEOUT", 5)
+    monkeypatch.setattr(execute, "CELL_TIMEOUT", 5)
     write_chapter("01_one", "x = 1", code)
     assert build.main(["book"]) == 1
     shown = plain(capsys.readouterr().err)
@@ -257,8 +260,8 @@ def test_it_is_noted_what_outputs_were_made_from_and_under_which_arithmetic(
     book, executed, monkeypatch
 ):
     build.main(["chapters"])
-    here = build.measured_under()
-    monkeypatch.setattr(build, "measured_under", lambda: {"arithmetic": "another"})
+    here = contents.measured_under()
+    monkeypatch.setattr(contents, "measured_under", lambda: {"arithmetic": "another"})
     build.main(["chapters", "02_two"])
     noted = json.loads(Path("chapters/executed.json").read_text())
     assert list(noted) == ["01_one", "02_two"]
@@ -324,16 +327,16 @@ def test_interrupt_waits_for_no_chapter(book):
 @pytest.fixture
 def edited_meanwhile(book, monkeypatch) -> Callable[[str, str], None]:
     """Makes chapter 01_one another while it runs."""
-    execute = build.execute
+    as_it_is = execute.execute
 
     def editing(code: str, prose: str) -> None:
         def edit(path: Path, **options: object) -> tuple[NotebookNode, float]:
-            result = execute(path)
+            result = as_it_is(path)
             if path.stem == "01_one":
                 write_chapter(path.stem, code, prose=prose)
             return result
 
-        monkeypatch.setattr(build, "execute", edit)
+        monkeypatch.setattr(execute, "execute", edit)
 
     return editing
 
@@ -434,7 +437,7 @@ def test_claims_pass_if_each_is_reached_and_holds_and_nothing_else_fails(more, e
 def test_claim_that_fails_for_one_seed_and_one_that_none_reaches_fail(book, capsys):
     path = write_chapter("01_one", CLAIM + "claim('It is low', seed, label='low', at_most=1)")
     notebook = nbformat.read(path, 4)
-    gone = {build.METADATA_KEY: {"label": "gone", "statement": "It is gone"}}
+    gone = {METADATA_KEY: {"label": "gone", "statement": "It is gone"}}
     notebook.cells[1].outputs = [new_output("display_data", metadata=gone)]
     nbformat.write(notebook, path)
     before = path.read_bytes()
@@ -449,9 +452,9 @@ def test_claim_that_fails_for_one_seed_and_one_that_none_reaches_fail(book, caps
 
 def test_ledger_says_how_often_claims_held_until_the_code_changes(book, monkeypatch):
     def ledger() -> list[str]:
-        monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: CompletedProcess([], 0))
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: CompletedProcess([], 0))
         assert build.main(["book"]) == 0
-        claims = json.loads(build.CLAIMS.read_text())["chapters/01_one"]
+        claims = json.loads(CLAIMS.read_text())["chapters/01_one"]
         return [each["other_seeds"] for each in claims]
 
     low = CLAIM + "claim('It is low', seed, label='low', at_most=1)"
@@ -622,7 +625,7 @@ def test_right_book_is_rendered(book, capfd):
     assert re.search(r" 2\d\.\d  variance: 63.7 ± 0.3; 64 within 10 %\n", shown.out)  # its room
 
     chapter = page("chapters/01_one.html")
-    links = chapter.select("p > a.claim-link")
+    links = chapter.select("p a.claim-link")
     assert [link["href"] for link in links] == ["#claim-variance"] * 3
     assert [link.text for link in links] == ["63.7 ± 0.3", "64", "The variance is d_head"]
     assert chapter.select_one("#claim-variance .claim-statement").text == "The variance is d_head"
@@ -634,7 +637,8 @@ def test_right_book_is_rendered(book, capfd):
 
     row = page("chapters/02_two.html").select_one("table.claims-ledger tbody tr")
     cells = [cell.text for cell in row.select("td")]
-    assert cells == ["The variance is d_head", "63.7 ± 0.3", "64 within 10\u00a0%", "3", "✓"]
+    assert cells[:3] == ["The variance is d_head", "63.7 ± 0.3", "64 within 10\u00a0%"]
+    assert cells[3:] == ["random draws, no model of the package", "3", "✓"]
     assert row.a["href"] == "01_one.html#claim-variance"
 
     address = "https://example.org/book/chapters/01_one.html"  # of a book that has one
@@ -652,7 +656,7 @@ def test_prose_need_not_know_the_numbers_of_another_arithmetic(book, capfd, monk
     edit("chapters/01_one.ipynb", "It is [63.7]", "It is [63.8]")
     assert build.main(["book"]) == 1
     assert "the prose says 63.8" in plain(capfd.readouterr().err)
-    monkeypatch.setattr(build, "measured_under", lambda: {"arithmetic": "another"})
+    monkeypatch.setattr(contents, "measured_under", lambda: {"arithmetic": "another"})
     edit("chapters/01_one.ipynb", "63.2, 64.2", "64.2, 63.2")
     assert build.main(["book"]) == 0  # a reader's own processor made the outputs
     assert "01_one: executed on a processor that rounds otherwise" in capfd.readouterr().out
@@ -675,3 +679,23 @@ def test_wrong_book_is_not_rendered(book, capfd):
         r"WARNING: claim 'variance' is in chapters/01_one and in chapters/01_one",
     ):
         assert re.search(expected, shown)
+
+
+def test_first_page_offers_what_was_made_of_these_pages(book):
+    page = Path("_build/html", contents.sources()[0].with_suffix(".html"))
+    page.parent.mkdir(parents=True)
+    page.write_text('<p>Before.</p><p id="offered" hidden></p><p>After.</p>')
+    STAMP.touch()
+    for name, later in ((PDF, 1), (EPUB, -1)):
+        (STAMP.parent / name).write_bytes(b"0" * 1_200_000)
+        moment = STAMP.stat().st_mtime + later
+        os.utime(STAMP.parent / name, (moment, moment))
+    offer()
+    links = BeautifulSoup(page.read_text(), "html.parser").select("#offered a")
+    assert [link["href"] for link in links] == [PDF]
+    assert "one PDF</a> (1.2 MB).</p><p>After." in page.read_text()
+    assert (page.parent / PDF).exists() != (page.parent / EPUB).exists()
+    os.utime(STAMP, (moment + 9, moment + 9))  # other pages
+    offer()
+    assert '<p id="offered" hidden></p><p>After.' in page.read_text()
+    assert not (page.parent / PDF).exists()

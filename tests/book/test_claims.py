@@ -8,8 +8,9 @@ import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from book import ClaimFailedError, claim, seeds
-from book.press import build
+from book import ClaimFailedError, claim, seeds, tally
+from book.evidence.claims import METADATA_KEY
+from book.press.execute import execute
 
 # A reader's mistakes must meet the claims' own checks.
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -275,7 +276,7 @@ CELLS = [
 def executed(tmp_path_factory: pytest.TempPathFactory) -> NotebookNode:
     path = tmp_path_factory.mktemp("claims") / "claims.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(source) for source in CELLS]), path)
-    return build.execute(path, allow_errors=True)[0]
+    return execute(path, allow_errors=True)[0]
 
 
 def test_claim_in_a_notebook_is_shown_as_text_and_html(executed):
@@ -302,7 +303,7 @@ class Page(HTMLParser):
 def test_claim_in_html_escapes_its_words_and_can_be_linked_to(executed):
     page = Page()
     page.feed(executed.cells[1].outputs[0].data["text/html"])
-    assert {tag for tag, _ in page.tags} == {"div", "span"}
+    assert {tag for tag, _ in page.tags} == {"br", "div", "span"}
     assert page.tags[0][1]["id"] == "claim-held-one"
     assert "a < b & <b>c</b>" in page.words
     assert "measured 2 ± 1 <i> (2 seeds); claimed at most 9 <i>, on text abc" in page.words
@@ -310,7 +311,7 @@ def test_claim_in_html_escapes_its_words_and_can_be_linked_to(executed):
 
 def test_claim_carries_its_data(executed):
     (output,) = executed.cells[1].outputs
-    assert output.metadata[build.METADATA_KEY] == {
+    assert output.metadata[METADATA_KEY] == {
         "statement": "a < b & <b>c</b>",
         "label": "held-one",
         "form": "at_most",
@@ -330,7 +331,7 @@ def test_failing_claim_shows_its_line_and_then_raises(executed):
     shown, error = executed.cells[2].outputs
     assert shown.data["text/plain"].startswith("✗ It fails")
     assert 'aria-label="does not hold"' in shown.data["text/html"]
-    assert not shown.metadata[build.METADATA_KEY]["held"]
+    assert not shown.metadata[METADATA_KEY]["held"]
     assert error.ename == "ClaimFailedError"
 
 
@@ -344,12 +345,12 @@ def test_failing_claim_shows_its_line_and_then_raises(executed):
 )
 def test_claim_carries_no_number_that_its_line_does_not_show(cell, numbers, errors, executed):
     (output,) = executed.cells[cell].outputs
-    carried = output.metadata[build.METADATA_KEY]
+    carried = output.metadata[METADATA_KEY]
     assert (carried["numbers"], carried["errors"]) == (numbers, errors)
 
 
 def test_claims_on_infinities_leave_a_notebook_that_every_reader_can_parse(executed):
-    assert executed.cells[6].outputs[0].metadata[build.METADATA_KEY]["numbers"] == []
+    assert executed.cells[6].outputs[0].metadata[METADATA_KEY]["numbers"] == []
     assert json.dumps(executed, allow_nan=False)
 
 
@@ -388,3 +389,21 @@ def test_shifts_that_are_no_whole_numbers_raise(shift, monkeypatch):
 def test_no_seeds_raise(n):
     with pytest.raises(ValueError, match="at least one seed"):
         seeds(n)
+
+
+def test_where_a_reader_runs_it_a_broken_claim_is_shown_and_counted(monkeypatch, capsys):
+    monkeypatch.setattr("book.evidence.claims.STATED", {})
+    monkeypatch.setenv("JPY_SESSION_NAME", "a notebook")
+    tally()  # says nothing of nothing
+    assert capsys.readouterr().out == ""
+    claim("Seven is at most eight", 7, label="seven", at_most=8)
+    claim("Nine is at most eight", 9, label="nine", at_most=8)
+    tally()
+    broken = "✗ Nine is at most eight\n  measured 9; claimed at most 8\n"
+    assert capsys.readouterr().out.endswith(f"{broken}1 of 2 claims hold.\n{broken}")
+    claim("Nine is at most ten", 9, label="nine", at_most=10)  # mended, and run again
+    tally()
+    assert capsys.readouterr().out.endswith("2 of 2 claims hold.\n")
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    with pytest.raises(ClaimFailedError):
+        claim("Nine is at most eight", 9, label="nine", at_most=8)

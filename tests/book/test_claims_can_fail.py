@@ -1,8 +1,9 @@
 """Break what a claim guards, and see that claim fail.
 
 Each file of `breaks/` lists, for one chapter, changes of its code: (label, what is there, what is
-put in its place). Of the chapter, only the cells run that the claim needs. What has to train for
-minutes was broken by hand when it was written, and is not here.
+put in its place). Of the chapter, only the cells run that the claim needs. That it holds as it is,
+the chapter itself says, which nbval executes. What has to train for minutes was broken by hand when
+it was written, and is not here.
 """
 
 import importlib
@@ -62,7 +63,8 @@ EACH = [(chapter, *each) for chapter, breaks in BREAKS.items() for each in break
 
 @pytest.mark.parametrize("chapter", NAMES)
 def test_enough_claims_of_each_chapter_are_broken(chapter):
-    assert len({label for label, _, _ in BREAKS[chapter]}) >= AT_LEAST
+    stated = sum(cell.source.count("label=") for cell in chapter_cells(chapter))
+    assert len({label for label, _, _ in BREAKS[chapter]}) >= min(AT_LEAST, stated)
 
 
 @pytest.mark.usefixtures("without_shape_checks")  # which take more time than what they check
@@ -71,6 +73,5 @@ def test_claim_fails_when_what_it_guards_is_broken(chapter, label, old, new, onl
     only.append(label)
     source = slice_for(chapter, label)
     assert old in source, "the chapter has changed: nothing to break"
-    exec(source, {"__name__": chapter})  # it holds as it is
     with pytest.raises(ClaimFailedError):
         exec(source.replace(old, new), {"__name__": chapter})

@@ -1,4 +1,4 @@
-"""What readers take away: notebooks in plain Markdown, the folder that runs them; references."""
+"""What readers take away: notebooks, the folder that runs them; references."""
 
 import re
 import subprocess
@@ -7,13 +7,12 @@ import zipfile
 
 import nbformat
 import pytest
-from built import CHAPTERS, HTML, ROOT, code_cells
+from built import CHAPTERS, HTML, ROOT, read
 from pybtex.database import parse_file
 
-from book.sphinx.download import FOLDER, names, plain
+from book.sphinx.download import FOLDER
 
 BIBLIOGRAPHY = ROOT / "chapters" / "references.bib"
-MYST = re.compile(r"\{[a-z:-]+\}`|^[`:]{3,}\{|^:[a-z]+:", re.MULTILINE)
 
 
 def test_every_reference_has_a_link():
@@ -22,17 +21,13 @@ def test_every_reference_has_a_link():
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_downloaded_notebook_says_how_to_run_and_is_plain_markdown(path):
+def test_downloaded_notebook_says_how_to_run_and_is_the_chapter(path):
     notebook = nbformat.read(HTML / "_sources" / "chapters" / path.name, 4)
     nbformat.validate(notebook)
     how, check, *cells = notebook.cells
     assert f"{FOLDER}.zip" in how.source
     exec(check.source)  # in a checkout it finds what it needs
-    for cell in cells:
-        if cell.cell_type == "markdown":
-            assert not MYST.search(cell.source), cell.source
-    code = [cell.source for cell in cells if cell.cell_type == "code"]
-    assert code == [cell.source for cell in code_cells(path)]
+    assert [cell.source for cell in cells] == [cell.source for cell in read(path).cells]
 
 
 def test_first_page_says_how_large_the_folder_is():
@@ -40,18 +35,6 @@ def test_first_page_says_how_large_the_folder_is():
     said = re.search(r"the whole folder</a> \(([\d.]+) MB\)", intro)[1]
     size = (HTML / f"{FOLDER}.zip").stat().st_size
     assert float(said) == pytest.approx(size / 1e6, rel=0.1)
-
-
-def test_roles_and_directives_become_words():
-    named = names(BIBLIOGRAPHY)
-    source = "A {term}`head`, {term}`two <head>`, {cite:t}`press2017`, {cite:p}`ba2016,he2015`."
-    assert plain(source, named) == (
-        "A head, two, Press and Wolf (2017), Ba et al. (2016); He et al. (2015)."
-    )
-    box = ":::{admonition} In short\n:class: tip\n\n- One\n:::\nAfter"
-    assert plain(box, named) == "> **In short**\n>\n> \n> - One\nAfter"
-    task = "```{exercise-start} Do it\n:label: ex-x\n```\nText\n```{exercise-end}\n```"
-    assert plain(task, named) == "### Exercise: Do it\nText"
 
 
 def test_archive_holds_what_runs_the_chapters(tmp_path):

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from built import NUMBERED, ROOT
 
-from book.press.build import BUILD, EPUB, write_epub
+from book.evidence.files import BUILD
+from book.press.render import EPUB, write_epub
 
 pytestmark = pytest.mark.slow
 XHTML = "{http://www.w3.org/1999/xhtml}"

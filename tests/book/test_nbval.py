@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from book.press import build
-from book.press.build import measured_under
+from book.press.contents import measured_under
+from book.press.execute import execute
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +62,7 @@ def compare(cells: Cells, folder: Path, *, elsewhere: bool = False) -> dict[str,
     path.parent.mkdir()
     sources = [new_code_cell(source) for source, _, _ in cells.values()]
     nbformat.write(new_notebook(cells=sources), path)
-    notebook = build.execute(path, allow_errors=True)[0]
+    notebook = execute(path, allow_errors=True)[0]
     for cell, (name, (_, (old, new), _)) in zip(notebook.cells, cells.items(), strict=True):
         outputs = json.dumps(cell.outputs, ensure_ascii=False)
         assert old in outputs

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import nbformat
 import pytest
-from built import ROOT, parsed, read
+from built import ROOT, parsed
 
 from book.evidence.cells import tag_of
+from book.sphinx.notebooks import as_on_pages
 
 PAGE = ROOT / "chapters" / "not_learning.ipynb"
 SYMPTOM = re.compile(r"(?m)^\((s-[a-z-]+)\)=\n### ([^\n]+)\n")
@@ -29,7 +30,7 @@ class Symptom:
 
 def symptoms() -> list[Symptom]:
     found: list[Symptom] = []
-    for cell in read(PAGE).cells:
+    for cell in as_on_pages(PAGE.read_text("utf-8"), ROOT).cells[:-1]:  # the last counts claims
         if cell.cell_type == "markdown":
             before, *parts = SYMPTOM.split(cell.source)
             if found:

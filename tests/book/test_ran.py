@@ -14,7 +14,7 @@ from built import ROOT
 from book.evidence import ran, soundness
 from book.evidence.code import FOLDERS
 from book.evidence.ran import Watch, clear_caches, fingerprint_of
-from book.press import build
+from book.press import contents
 
 FILES = {
     "src/attnbook/__init__.py": """
@@ -293,33 +293,31 @@ TOUCHES_NOTHING = {
         ),
     ),
     "a progress bar": ("src/attnbook/training/progress.py", 'desc="training"', 'desc="trains"'),
-    "a decoder": ("src/attnbook/decoding.py", "return parts[0]", "return parts[-1]"),
+    "a cache on a GPU": (
+        *(
+            "src/attnbook/decoding.py",
+            "index_copy_(2, self.at, key)",
+            "index_copy_(2, self.at, -key)",
+        ),
+    ),
 }
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
-    """A copy of our code."""
-    root = tmp_path_factory.mktemp("checkout")
+def test_what_nobody_called_makes_no_record_and_no_chapter_stale(tmp_path):
+    """All of them at once, in a copy of our code: the name that changed says which it was."""
     for folder in FOLDERS.values():
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return root
-
-
-@pytest.mark.parametrize("edit", TOUCHES_NOTHING.values(), ids=TOUCHES_NOTHING)
-def test_what_nobody_called_makes_no_record_and_no_chapter_stale(edit, checkout):
-    path, old, new = edit
-    text = (checkout / path).read_text()
-    assert text.count(old) == 1
-    (checkout / path).write_text(text.replace(old, new))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for path, old, new in TOUCHES_NOTHING.values():
+        edited(tmp_path, path, old, new)
     for record in (ROOT / "studies").glob("*.json"):
         known = json.loads(record.read_text())["ran"]
-        assert fingerprint_of(checkout, known, f"import studies.{record.stem}") == known
-    for name, noted in build.executed().items():
+        assert fingerprint_of(tmp_path, known, f"import studies.{record.stem}") == known
+    for name, noted in contents.executed().items():
         known = {key: value for key, value in noted["made_from"].items() if FUNCTION.match(key)}
-        cells = build.code_cells(build.read(ROOT / f"chapters/{name}.ipynb"))
-        assert fingerprint_of(checkout, known, build.tree_of(cells)) == known
-    (checkout / path).write_text(text)
+        cells = contents.code_cells(contents.read(ROOT / f"chapters/{name}.ipynb"))
+        assert fingerprint_of(tmp_path, known, contents.tree_of(cells)) == known
 
 
 FUNCTION = re.compile(r"(attnbook|book|studies)[\w.]*:")
@@ -331,8 +329,8 @@ QUICK = {name: soundness.STUDIES[name] for name in ("heads_sharing", "aw_weights
 def test_no_number_moves_unseen(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(soundness, "STUDIES", QUICK)
-    found = soundness.try_breaks(6, seed=3)
-    assert len(found) == 6
+    found = soundness.try_breaks(4, seed=3)
+    assert len(found) == 4
     assert [each for each in found if each.moved and not each.seen] == []
 
 

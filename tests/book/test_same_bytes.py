@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from built import ROOT
 
-from book.press.build import jupyter_book
+from book.press.render import jupyter_book
 
 pytestmark = pytest.mark.slow
 MACHINERY = "src/book/sphinx"

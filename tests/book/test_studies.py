@@ -248,8 +248,8 @@ def write_chapter(*sources: str) -> None:
     nbformat.write(new_notebook(cells=cells), "chapters/one.ipynb")
 
 
-BOOK = """from book.press import build
-build.render_pages = lambda: None
+BOOK = """from book.press import build, render
+render.render_pages = lambda: None
 raise SystemExit(build.main(['book']))"""
 
 

@@ -7,13 +7,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE, Popen
 
 import nbformat
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 from nbformat.v4 import new_code_cell, new_notebook
+
+from book.evidence.workers import workers
 
 STUDY = '''"""Where does a row run?"""
 
@@ -125,6 +128,22 @@ def test_without_workers_it_says_what_it_waits_for():
             own.scale(1)
             _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
+
+
+def test_result_is_kept_whose_worker_leaves_when_it_was_fetched(monkeypatch):
+    fetch = Client._gather
+
+    async def fetch_and_lose(self, futures, *args, **keywords):
+        found = await fetch(self, futures, *args, **keywords)
+        for future in futures:
+            self._handle_lost_data(future.key)
+        return found
+
+    monkeypatch.setattr(Client, "_gather", fetch_and_lose)
+    with LocalCluster(1, processes=False, dashboard_address="127.0.0.1:0") as own:
+        monkeypatch.setenv("SCHEDULER", own.scheduler_address)
+        with workers(ThreadPoolExecutor) as pool:
+            assert pool.submit(divmod, 7, 2).result(timeout=60) == (3, 1)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

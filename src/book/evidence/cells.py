@@ -1,17 +1,20 @@
-"""What a cell is for, what it hangs on, and which committed files are behind its claims."""
+"""What a cell is for, what it hangs on, and what is behind its claims: files, rows, settings."""
 
 import ast
 import dis
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from nbformat import NotebookNode
 
 from book.evidence.code import Code, code_hash, filled, names_read, parsed
 from book.evidence.records import studies_of
+from book.evidence.settings import Seen, Setting, distinct
 
 FOLDED = {
     "imports": "Imports",
@@ -42,6 +45,10 @@ def required_tag(cell: NotebookNode) -> str | None:
     if 2 * sum(_lines(each) for each in statements if _imports(each)) > lines:
         return "imports"
     return None
+
+
+DEEP = 3
+"""Statements from a claim back to what was measured: farther away are other models."""
 
 
 class Statements:
@@ -98,14 +105,14 @@ class Statements:
         return set().union(*(self.files.get(each, set()) for each in self._reached({name})))
 
     def _reached(self, names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = list(names)
         while waiting:
             name = waiting.pop()
-            if name not in found:
-                found.add(name)
+            if name not in reached:
+                reached.add(name)
                 waiting += self.later.get(name, ())
-        return found
+        return reached
 
     def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
         for each in statement.names:
@@ -118,7 +125,7 @@ class Statements:
 
     def _files_in(self, statement: ast.stmt) -> set[str]:
         """The records and other committed files that a statement names itself."""
-        found = {f"studies/{name}.json" for name in studies_of(statement)}
+        files = {f"studies/{name}.json" for name in studies_of(statement)}
         texts = (
             node.value
             for node in ast.walk(statement)
@@ -128,11 +135,11 @@ class Statements:
             if re.fullmatch(r"[\w./-]*\.(json|safetensors)", text):
                 stem = "*" if text.startswith(".") else ""
                 for root in (self.folder, self.code.root):
-                    found |= {
+                    files |= {
                         path.relative_to(self.code.root).as_posix()
                         for path in root.glob(stem + text)
                     }
-        return found
+        return files
 
 
 def _files_of(code: Code, module: str, name: str) -> set[str]:
@@ -169,11 +176,11 @@ def files_behind(cells: Iterable[NotebookNode], folder: Path, root: Path) -> Ite
     """
     statements = Statements(folder, Code(root))
     for cell in cells:
-        found: set[str] = set()
+        files: set[str] = set()
         for statement in ast.parse(cell.source).body:
             if "claim" in statements.run(statement):
-                found |= statements.reached_files
-        yield sorted(found)
+                files |= statements.reached_files
+        yield sorted(files)
 
 
 class Cell:
@@ -219,6 +226,63 @@ def hash_needed(cells: Sequence[Cell], last: int) -> str:
     """Hash of what a cell hangs on within its chapter."""
     hashes = " ".join(cell.hash for cell in needed(cells, last))
     return hashlib.sha256(hashes.encode()).hexdigest()[:12]
+
+
+def behind(seen: Iterable[Seen]) -> dict[str, Any]:
+    """The settings that were met in a chapter; of each claim their numbers, and the rows it reads.
+
+    A number that knows its rows hangs on these alone. Of others it is what was met in the claim's
+    statement since the claim before; if that is nothing, in those that made what it reads; where
+    one of these met nothing, in those that made what it reads, and once more.
+    """
+    statements: list[Cell] = []
+    met: list[list[Seen]] = []
+    """What was met in each statement."""
+    at: dict[int, int] = {}
+    """Line of the cell -> the statement."""
+    stated: list[tuple[str, list[list[str]], list[Seen], int]] = []
+    for kind, what, line in seen:
+        if kind == "cell":
+            at = {}
+            for each in ast.parse(what).body:
+                at |= dict.fromkeys(range(each.lineno, (each.end_lineno or 0) + 1), len(statements))
+                statements.append(Cell(ast.unparse(each)))
+                met.append([])
+        elif line not in at:
+            continue
+        elif kind == "claim":
+            before = [i for i, (kind, _, _) in enumerate(met[at[line]]) if kind == "claim"]
+            since = met[at[line]][before[-1] + 1 if before else 0 :]
+            stated.append((*what, since, at[line]))
+        if kind != "cell":
+            met[at[line]].append((kind, what, line))
+    settings: dict[str, Setting] = {}
+    claims = {}
+    for label, rows, own, last in stated:
+        made_by = {last}
+        for _ in range(0 if rows or own else DEEP):
+            made_by = {i for each in made_by for i in _makers(statements, each)}
+            own += [each for i in sorted(made_by) for each in met[i]]
+            made_by -= {i for i in made_by if met[i]}
+        rows = rows or [what for kind, what, _ in own if kind == "read"]
+        cases: dict[str, list[str]] = {}
+        for study, case in sorted({(study, case) for study, case in rows}):
+            cases.setdefault(study, []).append(case)
+        met_here = [] if rows else distinct(what for kind, what, _ in own if kind == "setting")
+        keys = {json.dumps(each): each for each in met_here}
+        settings |= {key: each for key, each in keys.items() if key not in settings}
+        places = [*settings]
+        claims[label] = {"rows": cases, "settings": [places.index(key) for key in keys]}
+    return {"settings": [*settings.values()], "claims": claims}
+
+
+def _makers(statements: Sequence[Cell], last: int) -> Iterator[int]:
+    """The statements that bind or fill the names that one reads."""
+    names = set(statements[last].reads)
+    for i in reversed(range(last)):
+        if (statements[i].binds | statements[i].fills) & names:
+            yield i
+            names -= statements[i].binds - statements[i].fills
 
 
 def locals_of(function: ast.stmt) -> set[str]:

@@ -1,8 +1,8 @@
 """Claims: sentences of the book that are measured, shown and collected.
 
-A claim that does not hold raises, and with it the chapter and the build fail. A claim that holds
-is shown as one line and carries its numbers in the output's metadata, from which the ledger page
-is written.
+A claim that does not hold raises, and with it the chapter and the build fail; where a reader runs
+the notebook, it is shown, and the notebook goes on. A claim is shown as one line and carries its
+numbers in the output's metadata, from which the ledger page is written.
 """
 
 import html
@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from book.reader import reads
+
 # A mean of random samples has to clear its bound by this many standard errors,
 MARGIN = 3.0
 # and by twice as many where it is recorded, so that the next sample clears it, too.
@@ -26,6 +28,8 @@ SMALLEST_SHOWN = 1e-9
 METADATA_KEY = "attnbook_claim"
 
 Samples = float | Sequence[float]
+STATED: "dict[str, Claim]" = {}
+"""What was claimed in this process, by label."""
 
 
 def seeds(n: int) -> list[int]:
@@ -106,7 +110,7 @@ class Claim:
             f'<div class="claim" id="claim-{html.escape(self.label)}" '
             f'style="border-left: 3px solid {colour}; padding: 0.15em 0.7em; margin: 0.4em 0">'
             f'<span class="claim-mark" role="img" aria-label="{verdict}">{mark}</span> '
-            f'<span class="claim-statement">{html.escape(self.statement)}</span> '
+            f'<span class="claim-statement">{html.escape(self.statement)}</span><br>'
             f'<span class="claim-numbers">{html.escape(self._numbers_line())}</span></div>'
         )
 
@@ -165,7 +169,8 @@ def claim(
             (:func:`attnbook.tasks.text.fingerprint`): the tests compare them only on the same text.
 
     Raises:
-        ClaimFailedError: if the claim does not hold; with statement, measured and expected.
+        ClaimFailedError: if the claim does not hold and no reader runs the notebook; with
+            statement, measured and expected.
         TypeError: if not exactly one form is given, or the values do not go with it.
         ValueError: if there are no samples or the label is not made of letters, digits and hyphens.
 
@@ -194,12 +199,29 @@ def claim(
         outcome = _exceeds(measured, exceeds, factor, unit)
     result = outcome.of(statement, label, form, text)
     _show(result)
-    if not result.held:
+    STATED[label] = result
+    if not (result.held or reads()):
         raise ClaimFailedError(
             f"{result.statement}\n  measured: {result.measured}"
             f"{f' ({result.samples} samples)' if result.samples > 1 else ''}"
             f"\n  expected: {result.expected}"
         )
+
+
+def tally() -> None:
+    """Say how many of the claims that were stated hold, if any were, and what others measured.
+
+    Example:
+        >>> claim("Seven is at most eight", 7, label="seven", at_most=8)
+        ✓ Seven is at most eight
+          measured 7; claimed at most 8
+        >>> tally()
+        1 of 1 claims hold.
+    """
+    broke = [each for each in STATED.values() if not each.held]
+    if STATED:
+        print(f"{len(STATED) - len(broke)} of {len(STATED)} claims hold.")
+    print(*(f"{each}\n" for each in broke), sep="", end="")
 
 
 def _show(result: Claim) -> None:

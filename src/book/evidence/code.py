@@ -46,14 +46,14 @@ class Code:
 
     def hashes(self, source: str | ast.AST) -> dict[str, str]:
         """Module -> hash, for all modules that ``source`` reaches through its imports."""
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = list(self._named(source))
         while waiting:
             module = waiting.pop()
-            if module not in found:
-                found.add(module)
+            if module not in reached:
+                reached.add(module)
                 waiting += self.imports(module)
-        return {module: self.hash(module) for module in sorted(found)}
+        return {module: self.hash(module) for module in sorted(reached)}
 
     def _tree(self, module: str) -> ast.Module:
         path = self.file(module)
@@ -149,7 +149,7 @@ def names_read(step: dis.Instruction) -> Iterator[str]:
 
 def filled(statement: ast.stmt) -> set[str]:
     """The names whose value a statement changes: ``a[0] = …``, ``a.b = …``, ``a.add(…)``."""
-    found = set()
+    names = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
             target: ast.AST = node
@@ -160,8 +160,8 @@ def filled(statement: ast.stmt) -> set[str]:
         while isinstance(target, ast.Subscript | ast.Attribute | ast.Call):
             target = target.func if isinstance(target, ast.Call) else target.value
             if isinstance(target, ast.Name):
-                found.add(target.id)
-    return found
+                names.add(target.id)
+    return names
 
 
 def find_root(start: Path | None = None) -> Path:

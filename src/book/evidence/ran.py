@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any
 
 from book.evidence.code import FOLDERS, Code, code_hash, filled, find_root, names_read, parsed
+from book.evidence.settings import Observer
 
 MOVED: dict[str, str] = {"book.evidence.records": "attnbook.book.studies"}
 """What has another name than in the records: new -> old, of a module, or ``module:name``."""
@@ -37,7 +38,7 @@ DEFINITIONS = FUNCTIONS | ast.ClassDef
 MAKERS = ("__new__", "__init__", "__post_init__")
 
 SILENT = (
-    *(f"book.evidence.{name}" for name in ("ran", "code", "cells")),
+    *(f"book.evidence.{name}" for name in ("ran", "code", "cells", "settings")),
     "attnbook.training.progress",
 )
 """What only looks at code, or only shows: what is wrong there is an error, and no other number."""
@@ -55,6 +56,7 @@ class Watch:
     def __init__(self, root: Path) -> None:
         self._packages = {name: str((root / path).resolve()) for name, path in FOLDERS.items()}
         self._codes: dict[int, Any] = {}
+        self.observer = Observer()
 
     def __enter__(self) -> "Watch":
         self._before = sys.getprofile()
@@ -69,12 +71,15 @@ class Watch:
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
-            self._codes[id(code)] = code
+            if id(code) not in self._codes:
+                self._codes[id(code)] = code
+                self.observer.meet(code)
+            self.observer.look(frame)
 
     @property
     def called(self) -> list[str]:
         """The functions, as ``module:name``; what is nested belongs to the one around it."""
-        found = set()
+        functions = set()
         for code in [*self._codes.values()]:  # of a watch that may go on
             name = code.co_qualname.partition(".<locals>")[0]
             if not code.co_flags & inspect.CO_OPTIMIZED or "<" in name:
@@ -82,8 +87,8 @@ class Watch:
             for package, folder in self._packages.items():
                 if code.co_filename.startswith(folder + os.sep):
                     module = _module(package, Path(code.co_filename).relative_to(folder))
-                    found.add(f"{module}:{name}")
-        return sorted(found)
+                    functions.add(f"{module}:{name}")
+        return sorted(functions)
 
 
 def _module(package: str, path: Path) -> str:
@@ -92,17 +97,26 @@ def _module(package: str, path: Path) -> str:
 
 
 CALLED = "ATTNBOOK_CALLED"
-"""Environment variable of a chapter's kernel: where it writes, at its end, what it has called."""
+"""Environment variable of a chapter's kernel: where it writes, at its end, what it has met."""
 
 
 def watch_kernel() -> None:
     """Watch until this process ends."""
+    from IPython import get_ipython
+
     try:
         root = find_root()
     except FileNotFoundError:  # a notebook outside of the book
         root = Path()
     watch = Watch(root).__enter__()
-    atexit.register(lambda: Path(os.environ[CALLED]).write_text(json.dumps(watch.called)))
+    shell = get_ipython()
+    shell.events.register("pre_run_cell", lambda cell: watch.observer.begin(cell.raw_cell))
+
+    def write() -> None:
+        noted = {"called": watch.called, "seen": watch.observer.seen}
+        Path(os.environ[CALLED]).write_text(json.dumps(noted))
+
+    atexit.register(write)
 
 
 def clear_caches() -> None:
@@ -152,21 +166,24 @@ class Module:
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
             return
         if isinstance(statement, DEFINITIONS):
-            self.bound.setdefault(statement.name, []).append(statement)
-            self.imports.pop(statement.name, None)
-            if ours := [each for each in statement.decorator_list if self._is_ours(each)]:
-                # It may register what it is given.
-                self.acts.append(ast.ClassDef(statement.name, [], [], [ast.Pass()], ours))
+            self._define(statement)
             return
         for node in _outside_functions(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.imports |= imports_of(node)
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            return
-        if isinstance(statement, ast.Try) and all(
-            isinstance(each, ast.Import | ast.ImportFrom) for each in statement.body
-        ):
-            return  # the handlers say what is not installed
+        # Of imports that are tried, the handlers say what is not installed.
+        body = statement.body if isinstance(statement, ast.Try) else [statement]
+        if not all(isinstance(each, ast.Import | ast.ImportFrom) for each in body):
+            self._run(statement)
+
+    def _define(self, statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        self.bound.setdefault(statement.name, []).append(statement)
+        self.imports.pop(statement.name, None)
+        if ours := [each for each in statement.decorator_list if self._is_ours(each)]:
+            # It may register what it is given.
+            self.acts.append(ast.ClassDef(statement.name, [], [], [ast.Pass()], ours))
+
+    def _run(self, statement: ast.stmt) -> None:
         binds, changes = stored(statement), filled(statement)
         for name in binds | changes:
             self.bound.setdefault(name, []).append(statement)
@@ -222,11 +239,11 @@ def imports_of(node: ast.Import | ast.ImportFrom) -> dict[str, Place]:
 def stored(statement: ast.stmt) -> set[str]:
     """The global names that a statement binds, imports apart."""
     code = compile(ast.Module([statement], []), "statement", "exec")
-    found = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
     for node in _outside_functions(statement):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found -= imports_of(node).keys()
-    return found
+            names -= imports_of(node).keys()
+    return names
 
 
 class Sources:
@@ -239,27 +256,27 @@ class Sources:
         self.part = cache(self._part)
 
     def fingerprint(self, called: Iterable[str], source: str | ast.AST = "") -> dict[str, str]:
-        """See :func:`fingerprint`."""
+        """See :func:`fingerprint_of`."""
         tree = ast.parse(source) if isinstance(source, str) else source
         assert isinstance(tree, ast.Module)
         own = Module("", tree)
         waiting = [_place(each) for each in called]
         modules = [place[0] for place in own.imports.values()]
         waiting += self._behind(self._names(own, tree.body), [], at_import=False)
-        found: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         while waiting:
             place = waiting.pop()
             key = _key(place)
-            if key in found or place[0] in ("", *SILENT) or place[1] in HANDED_ON:
+            if key in hashes or place[0] in ("", *SILENT) or place[1] in HANDED_ON:
                 continue  # "": a name of the source's own
             part = self.part(place)
             if part is None:
-                found[key] = "missing"
+                hashes[key] = "missing"
                 continue
-            found[key], behind = part
+            hashes[key], behind = part
             waiting += behind
             modules.append(place[0])
-        return dict(sorted((found | self._acts(modules)).items()))
+        return dict(sorted((hashes | self._acts(modules)).items()))
 
     def _module(self, name: str) -> Module | None:
         path = self.code.file(name)
@@ -267,7 +284,7 @@ class Sources:
 
     def _acts(self, modules: Iterable[str]) -> dict[str, str]:
         """Of all modules that are imported: what they do to others then."""
-        found: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         seen: set[str] = set()
         waiting = list(modules)
         while waiting:
@@ -279,20 +296,20 @@ class Sources:
                 place = self.resolve(of, what)
                 waiting += [of, *([place[0]] if place else [])]
             if module.acts:
-                found[_key((name, ""))] = _hash(map(meaning, module.acts))
-        return found
+                hashes[_key((name, ""))] = _hash(map(meaning, module.acts))
+        return hashes
 
     def _resolve(self, module: str, name: str) -> Place | None:
         """Where a name of a module comes from; None if it is none of the project's."""
-        found = self.module(module)
-        if found is None:
+        text = self.module(module)
+        if text is None:
             return None
         if not name:
             return module, ""
-        if name in found.bound:
+        if name in text.bound:
             return module, name
-        if found.imports.get(name, (module, name)) != (module, name):
-            return self.resolve(*found.imports[name])
+        if text.imports.get(name, (module, name)) != (module, name):
+            return self.resolve(*text.imports[name])
         if self.code.file(f"{module}.{name}") is not None:
             return f"{module}.{name}", ""
         handed_on = self.code.exports(module)
@@ -346,14 +363,14 @@ class Sources:
         place, origin = self._named(module, module.imports, ast.unparse(base))
         if place is None:
             return set(dir(_foreign(origin))) - set(dir(object))
-        other, nodes = self._defined(place)
-        assert other is not None
-        found = set()
+        home, nodes = self._defined(place)
+        assert home is not None
+        names = set()
         for each in nodes:
             if isinstance(each, ast.ClassDef):
-                found |= {part.name for part in each.body if isinstance(part, DEFINITIONS)}
-                found |= _all(self._methods(other, base) for base in each.bases)
-        return found
+                names |= {part.name for part in each.body if isinstance(part, DEFINITIONS)}
+                names |= _all(self._methods(home, base) for base in each.bases)
+        return names
 
     def _named(
         self, module: Module, imports: Mapping[str, Place], dotted: str
@@ -372,7 +389,7 @@ class Sources:
         self, module: Module, parts: Iterable[ast.stmt]
     ) -> dict[str, tuple[Place | None, str]]:
         """What the global names in some statements stand for; Python's own aside."""
-        found = {}
+        meanings = {}
         for part in parts:
             imports, names = dict(module.imports), reads_of(part)
             for node in ast.walk(part):
@@ -384,8 +401,8 @@ class Sources:
             for name in sorted(names | chains):
                 place, origin = self._named(module, imports, name)
                 if name in names or (place and place[1]):
-                    found[name] = place, origin
-        return {name: what for name, what in found.items() if what != (None, name)}
+                    meanings[name] = place, origin
+        return {name: what for name, what in meanings.items() if what != (None, name)}
 
     def _behind(
         self,
@@ -400,29 +417,29 @@ class Sources:
                 node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)
             ]
         called = {_dotted(each.func if isinstance(each, ast.Call) else each) for each in calls}
-        found = []
+        places = []
         for name, (place, _) in names.items():
             if place is None or not place[1]:
                 continue
             _, nodes = self._defined(place)
             if not any(isinstance(each, FUNCTIONS) for each in nodes):
-                found.append(place)
+                places.append(place)
                 makers = [(place[0], f"{place[1]}.{maker}") for maker in MAKERS]
-                found += [each for each in makers if name in called and self._defined(each)[1]]
+                places += [each for each in makers if name in called and self._defined(each)[1]]
             elif name in called:
-                found += self._called_by(place)
-        return found
+                places += self._called_by(place)
+        return places
 
     def _called_by(self, place: Place, *around: Place) -> list[Place]:
         """A function, and those that it names, and those that these name."""
         module, nodes = self._defined(place)
         assert module is not None
-        found = [place]
+        places = [place]
         if any(isinstance(node, FUNCTIONS) for node in nodes) and place not in around:
-            for other, _ in self._names(module, map(without_words, nodes)).values():
-                if other and other[1]:
-                    found += self._called_by(other, place, *around)
-        return found
+            for named, _ in self._names(module, map(without_words, nodes)).values():
+                if named and named[1]:
+                    places += self._called_by(named, place, *around)
+        return places
 
 
 def _all(sets: Iterable[set[str]]) -> set[str]:
@@ -450,10 +467,10 @@ def _foreign(dotted: str) -> object:
 def reads_of(node: ast.stmt) -> set[str]:
     """The global names that a statement reads, and the functions in it."""
     code = compile(ast.fix_missing_locations(ast.Module([node], [])), "part", "exec")
-    found: set[str] = set()
+    names: set[str] = set()
     for step in dis.get_instructions(code):
-        found |= set(names_read(step))
-    return found - {getattr(node, "name", "")}
+        names |= set(names_read(step))
+    return names - {getattr(node, "name", "")}
 
 
 class _WithoutImports(ast.NodeTransformer):
@@ -496,9 +513,9 @@ class _WithoutWords(ast.NodeTransformer):
 
 def without_words(node: ast.stmt) -> ast.stmt:
     """A copy without docstrings, annotations and what is said to people."""
-    found = _WithoutWords().visit(copy.deepcopy(node))
-    assert isinstance(found, ast.stmt)
-    return ast.fix_missing_locations(found)
+    bare = _WithoutWords().visit(copy.deepcopy(node))
+    assert isinstance(bare, ast.stmt)
+    return ast.fix_missing_locations(bare)
 
 
 def meaning(node: ast.stmt) -> str:

@@ -38,8 +38,9 @@ from attnbook.tasks.text import fingerprint, python_topics
 from book.evidence.arithmetic import arithmetic, processor
 from book.evidence.claims import seeds, shift
 from book.evidence.code import Code, find_root
-from book.evidence.files import BUILD, write_whole
-from book.evidence.ran import Watch, clear_caches, fingerprint_of
+from book.evidence.files import BUILD, in_lines, write_whole
+from book.evidence.ran import CALLED, Watch, clear_caches, fingerprint_of
+from book.evidence.settings import Setting, distinct, recorded
 from book.evidence.workers import processes, workers
 
 FOLDER = Path("studies")
@@ -84,6 +85,10 @@ class Study:
         self.rows: dict[tuple[str, int], Numbers] = {
             (row["case"], row["seed"]): row["numbers"] for row in record["rows"]
         }
+        if CALLED in os.environ:  # for the settings of claims
+            for (case, _), numbers in self.rows.items():
+                come_from = frozenset({(name, case)})
+                numbers |= {key: recorded(value, come_from) for key, value in numbers.items()}
 
     def __getitem__(self, key: str | tuple[str, str]) -> list[Any]:
         case, number = ("", key) if isinstance(key, str) else key
@@ -166,6 +171,12 @@ def study(name: str) -> Study:
     return Study(name, checked_record(root, name, path))
 
 
+def asks(root: Path, name: str) -> str:
+    """What a study asks: the first line of its module."""
+    tree = ast.parse((root / FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or name).partition("\n")[0].rstrip(".")
+
+
 def waits_for_gpu(root: Path, name: str) -> bool:
     """Whether a study has no record because none of these machines had a GPU yet."""
     return name.startswith(GPU) and not (root / record_path(name)).exists()
@@ -245,9 +256,9 @@ def _digest(record: dict[str, Any], without: Sequence[str] = ("digest",)) -> str
 
 
 def hash_shown(path: Path) -> str:
-    """Hash of what a chapter can show of a record: all but the code that ran for it."""
+    """Hash of what a chapter can show of a record: not the code that ran for it, nor settings."""
     try:
-        return _digest(json.loads(path.read_text(encoding="utf-8")), ("digest", "ran"))
+        return _digest(json.loads(path.read_text(encoding="utf-8")), ("digest", "ran", "settings"))
     except ValueError:
         return "damaged"
 
@@ -357,12 +368,12 @@ def make_records(only: Sequence[str] = (), among: Sequence[str] | None = None) -
         return
     codes = {name: study_code(root, name) for name in chosen}
     rows, errors = _run_missing([(name, *row) for name in chosen for row in wanted(name)], codes)
-    for name, found in rows.items():
-        if all(each in found for each in wanted(name)):
+    for name, made in rows.items():
+        if all(each in made for each in wanted(name)):
             if study_code(root, name) != codes[name]:
                 errors.append(f"study {name} was changed while it ran: make studies ONLY={name}")
                 continue
-            _complete(name, [found[each] for each in wanted(name)])
+            _complete(name, [made[each] for each in wanted(name)])
     if errors:
         raise StudyError("\n".join(errors))
 
@@ -392,8 +403,10 @@ def make_gpu_records(only: Sequence[str] = (), minutes: float = math.inf) -> Non
         rows = Rows()
         if not _stale(root, name):
             record = json.loads((root / record_path(name)).read_text(encoding="utf-8"))
+            settings = record.get("settings", {})
             rows = {
-                (row["case"], row["seed"]): row | {"called": record["ran"]}
+                (row["case"], row["seed"]): row
+                | {"called": record["ran"], "settings": settings.get(row["case"], [])}
                 for row in record["rows"]
             }
         order = wanted(name)
@@ -462,11 +475,15 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
     off = [job for job in doubted if today[job][0] != before[job][0]]
     for name in sorted({*stale} - {name for name, _, _ in off}):
         # What ran before counts, too: twenty steps do not call all that a whole row calls.
-        called = {*records[name]["ran"]}
-        called.update(*(called for job, (_, called) in today.items() if job[0] == name))
+        called, settings = {*records[name]["ran"]}, {**records[name].get("settings", {})}
+        for (study, case, seed), (_, functions, met) in today.items():
+            if study == name:
+                called.update(functions)
+                if first[study, case, seed]["seconds"] <= LONG:  # it ran whole
+                    settings[case] = met
         ran = code_that_ran(root, name, called).items()
         still_there = {key: value for key, value in ran if value != "missing"}
-        _write_record(name, records[name] | {"ran": still_there})
+        _write_record(name, records[name] | {"ran": still_there, "settings": settings})
         print(f"{name}: the same numbers, record kept", flush=True)
     if off:
         raise StudyError(f"other numbers than at {commit}: {off}; run: make studies")
@@ -474,7 +491,7 @@ def keep_records(commit: str, only: Sequence[str] = ()) -> None:
 
 def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]:
     """The first row of each case, the longest first, so that two workers end together."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    first: dict[tuple[str, str], dict[str, Any]] = {}
     for name, record in records.items():
         made = [(row["case"], row["seed"]) for row in record["rows"]]
         planned = wanted(name)
@@ -483,8 +500,8 @@ def _first_rows(records: dict[str, dict[str, Any]]) -> dict[Job, dict[str, Any]]
         if made != planned:
             raise StudyError(f"study {name} has other cases or seeds now; run: make studies")
         for row in record["rows"]:
-            found.setdefault((name, row["case"]), row)
-    longest = sorted(found.items(), key=lambda item: -item[1]["seconds"])
+            first.setdefault((name, row["case"]), row)
+    longest = sorted(first.items(), key=lambda item: -item[1]["seconds"])
     return {(name, case, row["seed"]): row for (name, case), row in longest}
 
 
@@ -499,19 +516,21 @@ for job, shorter in json.loads(sys.argv[1]):
     clear_caches()
     with Watch(find_root()) as watch:
         numbers = _run(*job, **{k: v for k, v in shorter.items() if k in known})
-    print(json.dumps([job, [numbers, watch.called]]), flush=True)
+    met = watch.observer.settings if hasattr(watch, "observer") else []
+    print(json.dumps([job, [numbers, watch.called, met]]), flush=True)
 """
+Ran = tuple[Numbers, list[str], list[Setting]]
 LONG, SHORTER = 10, {"steps": 20}
 
 
-def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, tuple[Numbers, list[str]]]:
-    """By a checkout's code, the numbers of these rows and the functions that they called.
+def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, Ran]:
+    """By a checkout's code, the numbers of these rows, the functions they called, their settings.
 
     They are kept for the next call as they come.
     """
     kept = {name: _kept_by(root, name) for name, _, _ in rows}
-    found = {path: json.loads(path.read_text()) if path.exists() else [] for path in kept.values()}
-    known = {tuple(job) for each in found.values() for job, _ in each}
+    ran = {path: json.loads(path.read_text()) if path.exists() else [] for path in kept.values()}
+    known = {tuple(job) for each in ran.values() for job, _ in each}
     jobs = [(job, SHORTER if row["seconds"] > LONG else {}) for job, row in rows.items()]
     missing = [job for job in jobs if job[0] not in known]
     print(f"By the code in {root.resolve()}: {len(missing)} rows to run", flush=True)
@@ -531,8 +550,8 @@ def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, tuple[N
                 with lock:
                     job, numbers = json.loads(line)
                     path = kept[job[0]]
-                    found[path].append((job, numbers))
-                    write_whole(path, json.dumps(found[path]))
+                    ran[path].append((job, numbers))
+                    write_whole(path, json.dumps(ran[path]))
                     progress.update()
         return process.returncode
 
@@ -540,7 +559,7 @@ def _run_by(root: Path, rows: Mapping[Job, dict[str, Any]]) -> dict[Job, tuple[N
     with ThreadPoolExecutor(n) as pool:
         if any([*pool.map(run, filter(None, (missing[i::n] for i in range(n))))]):
             raise StudyError(f"the code in {root.resolve()} did not run here: see above")
-    return {tuple(job): numbers for each in found.values() for job, numbers in each}
+    return {tuple(job): numbers for each in ran.values() for job, numbers in each}
 
 
 def _kept_by(root: Path, name: str) -> Path:
@@ -575,6 +594,9 @@ def _complete(name: str, rows: list[dict[str, Any]]) -> None:
     makers = [row.pop("by", _maker()) for row in rows]
     made = {key: ", ".join(sorted({maker[key] for maker in makers})) for key in _maker()}
     ran = code_that_ran(Path(), name, set().union(*(row.pop("called") for row in rows)))
+    settings: dict[str, list[Setting]] = {}
+    for row in rows:
+        settings[row["case"]] = distinct(settings.get(row["case"], []) + row.pop("settings"))
     uses_text = "attnbook.tasks.text:python_topics" in ran
     record: dict[str, Any] = {
         "study": name,
@@ -583,6 +605,7 @@ def _complete(name: str, rows: list[dict[str, Any]]) -> None:
         | (_gpu() if name.startswith(GPU) else {}),
         "text": fingerprint(python_topics()) if uses_text else None,
         "ran": ran,
+        "settings": settings,
         "rows": rows,
     }
     _write_record(name, record)
@@ -599,10 +622,7 @@ def _gpu() -> dict[str, str]:
 
 def _write_record(name: str, record: dict[str, Any]) -> None:
     record["digest"] = _digest(record)
-    # A row a line: what changes is seen in a diff.
-    head, tail = json.dumps(record | {"rows": ["ROWS"]}, indent=1).split('"ROWS"')
-    lines = ",\n  ".join(json.dumps(row) for row in record["rows"])
-    write_whole(record_path(name), f"{head}{lines}{tail}\n")
+    write_whole(record_path(name), f"{in_lines(record, 2)}\n")
     _partial(name).unlink(missing_ok=True)
 
 
@@ -660,4 +680,4 @@ def _row(name: str, case: str, seed: int) -> dict[str, Any]:
         numbers = _run(name, case, seed)
     seconds = round(time.perf_counter() - start, 1)
     row = {"case": case, "seed": seed, "seconds": seconds, "numbers": numbers}
-    return row | {"called": watch.called}
+    return row | {"called": watch.called, "settings": watch.observer.settings}

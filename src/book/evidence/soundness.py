@@ -120,7 +120,7 @@ def try_breaks(
     n: int, seed: int, tell: Callable[[Outcome], None] = lambda _: None
 ) -> list[Outcome]:
     """Break the code ``n`` times, each time for the next of the studies."""
-    draw, found = random.Random(seed), []
+    draw, outcomes = random.Random(seed), []
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for path in FOLDERS.values():
@@ -149,9 +149,9 @@ def try_breaks(
             finally:
                 file.write_bytes(whole)
             raised = isinstance(now, str)
-            found.append(Outcome(broken, study, not raised and now != numbers, raised, seen))
-            tell(found[-1])
-    return found
+            outcomes.append(Outcome(broken, study, not raised and now != numbers, raised, seen))
+            tell(outcomes[-1])
+    return outcomes
 
 
 def _row(root: Path, study: str) -> tuple[Any, list[str]]:
@@ -199,12 +199,12 @@ def main(arguments: list[str]) -> int:
         module, what, _ = outcome.broken
         print(f"{mark:6} {moved:6} {outcome.study:16} {module}, {what}", flush=True)
 
-    found = try_breaks(n, seed, tell)
-    moved = [each for each in found if each.moved]
+    tried = try_breaks(n, seed, tell)
+    moved = [each for each in tried if each.moved]
     unseen = [each for each in moved if not each.seen]
-    seen = sum(each.seen for each in found)
-    raised = sum(each.raised for each in found)
-    print(f"{len(found)} breaks: {len(moved)} move a row, {raised} make it raise, {seen} are seen")
+    seen = sum(each.seen for each in tried)
+    raised = sum(each.raised for each in tried)
+    print(f"{len(tried)} breaks: {len(moved)} move a row, {raised} make it raise, {seen} are seen")
     print(f"{len(unseen)} move a row unseen")
     return bool(unseen)
 

@@ -1,16 +1,18 @@
 """Who runs rows and chapters: processes of this machine, or a Dask cluster's."""
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed import Future as DaskFuture
 
 SCHEDULER = "SCHEDULER"
 """Environment variable: the address of the cluster's scheduler, as ``tcp://host:8786``."""
@@ -48,16 +50,34 @@ def workers(of_this_machine: Callable[[], Executor]) -> Iterator[Executor]:
         raise ClusterError(f"no scheduler answers at {address}: {error}") from None
     with client:
         print(f"{_count(client)} workers; dashboard {client.dashboard_link}", flush=True)
-        pool = client.get_executor(pure=False)  # the same job may be asked for again
         ended = threading.Event()
         watch = threading.Thread(target=_say_if_none, args=(client, address, ended), daemon=True)
         watch.start()
         try:
-            yield pool
-        finally:
+            yield _Cluster(client)
+        finally:  # the client's end cancels its jobs
             ended.set()
             watch.join(PATIENCE)
-            pool.shutdown(wait=False)
+
+
+class _Cluster(Executor):
+    """Dask's own executor calls a result an error if its worker leaves when it has been fetched."""
+
+    def __init__(self, client: "Client") -> None:
+        assert client.loop is not None  # of a client that has connected
+        self._client, self._loop = client, client.loop.asyncio_loop  # type: ignore[attr-defined]
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Future[Any]:
+        # The same job may be asked for again.
+        future = self._client.submit(function, *args, pure=False, **keywords)
+        return asyncio.run_coroutine_threadsafe(_result(future), self._loop)
+
+
+async def _result(future: "DaskFuture[Any]") -> Any:
+    try:
+        return await future
+    except CancelledError:  # by a scheduler that is gone; the job's future shall say so
+        raise asyncio.CancelledError from None
 
 
 def _count(client: "Client") -> int:

@@ -12,9 +12,17 @@ from book.exercises.mistakes import Exercise, Function, parts
 
 
 def _embed_cases() -> dict[str, tuple[Tensor, Tensor, bool]]:
-    table = torch.randn(7, 5, generator=Generator().manual_seed(0))
+    generator = Generator().manual_seed(0)
     ids = torch.tensor([[5, 0, 0], [2, 1, 5]])
-    return {f"scaled={scaled}": (ids, table, scaled) for scaled in (False, True)}
+    return {
+        f"scaled={scaled}, a table of {rows} × {width}": (
+            ids[:, :length],
+            torch.randn(rows, width, generator=generator),
+            scaled,
+        )
+        for rows, width, length in ((7, 5, 3), (6, 3, 2))
+        for scaled in (False, True)
+    }
 
 
 def _embed(ids: Tensor, table: Tensor, scaled: bool) -> Tensor:
@@ -96,7 +104,7 @@ check_sinusoids = Exercise(
         ),
         "is transposed: rows are positions": lambda n, d: _sinusoids(n, d).T,
     },
-    lambda: {"7 positions, d_model 8": (7, 8)},
+    lambda: {f"{n} positions, d_model {d}": (n, d) for n, d in ((7, 8), (4, 6))},
 )
 
 
@@ -105,7 +113,10 @@ def _content_share_cases() -> dict[str, tuple[Tensor, ...]]:
     queries = torch.randn(9, 4, generator=generator) + 1.0
     content_keys = torch.randn(6, 4, generator=generator) + 0.7
     position_keys = 0.5 * torch.randn(6, 4, generator=generator) - 0.4
-    return {"9 queries and 6 keys": (queries, content_keys, position_keys)}
+    return {
+        "9 queries and 6 keys": (queries, content_keys, position_keys),
+        "5 queries and 4 keys": (queries[4:], content_keys[2:], position_keys[:4]),
+    }
 
 
 def _content_share(
@@ -142,6 +153,13 @@ check_content_share = Exercise(
             lambda *given: _content_share(*given).sqrt()
         ),
         "divides content by position and not by the whole": partial(_content_share, of="position"),
+        "divides by the sum of both parts' mean squares; the parts are added before squaring": (
+            lambda *given: 1 / (1 + 1 / _content_share(*given, of="position"))
+        ),
+        "is in percent; a share is from 0 to 1": lambda *given: 100 * _content_share(*given),
+        "is the mean of the rows' shares; divide the mean squares of the whole tables": (
+            lambda queries, *keys: torch.stack([_content_share(q, *keys) for q in queries]).mean()
+        ),
         "one mean of the whole table is subtracted; each row has its own": (
             partial(_content_share, center=(0, 1))
         ),

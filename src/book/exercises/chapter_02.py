@@ -75,13 +75,17 @@ check_half_split_shift = Exercise(
             partial(_half_split_shift, exponent=1.0)
         ),
     },
-    lambda: {"k = 3, d_model 8": (3, 8)},
+    lambda: {f"k = {k}, d_model {d}": (k, d) for k, d in ((3, 8), (5, 6))},
 )
 
 
 def _rotate_cases() -> dict[str, tuple[Tensor, Tensor]]:
     x = torch.randn(5, 8, generator=Generator().manual_seed(0))
-    return {"5 tokens, d_head 8": (x, torch.tensor([7, 2, 3, 9, 4]))}
+    positions = torch.tensor([7, 2, 3, 9, 4])
+    return {
+        f"{n} tokens, d_head {d_head}": (x[:n, :d_head], positions[:n])
+        for n, d_head in ((5, 8), (3, 6))
+    }
 
 
 def _angle(x: Tensor, positions: Tensor, exponent: float = 2.0) -> Tensor:
@@ -151,5 +155,11 @@ check_to_half_split = Exercise(
             )
         ),
     },
-    lambda: {"3 heads, d_model 24": (torch.randn(24, 24, generator=Generator().manual_seed(0)), 3)},
+    lambda: {
+        f"{n_heads} heads, d_model {d}": (
+            torch.randn(d, d, generator=Generator().manual_seed(0)),
+            n_heads,
+        )
+        for n_heads, d in ((3, 24), (2, 12))
+    },
 )

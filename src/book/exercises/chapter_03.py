@@ -6,7 +6,16 @@ import torch
 from torch import Generator, Tensor
 
 from attnbook.attention import scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError, parts, same
+from book.exercises.mistakes import (
+    SHAPES,
+    Exercise,
+    Function,
+    MistakeError,
+    compare,
+    parts,
+    same,
+    tensor,
+)
 
 
 def _project_cases() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
@@ -16,7 +25,7 @@ def _project_cases() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
         x, weight = (torch.randn(n, 4, generator=generator) for n in (5, d_out))
         bias = torch.randn(d_out, generator=generator)
         cases[f"weight of shape ({d_out}, 4), a bias"] = x, weight, bias
-        cases[f"weight of shape ({d_out}, 4), no bias"] = x, weight, None
+        cases[f"weight of shape ({d_out}, 4), bias=None"] = x, weight, None
     return cases
 
 
@@ -37,7 +46,11 @@ check_project = Exercise(
         ),
     },
     _project_cases,
-    hint="; is the weight transposed?",
+    hints={
+        "is ambiguous": "the question is `bias is None`: a tensor is neither true nor false",
+        "NoneType": "with bias=None nothing is added",
+        SHAPES: "is the weight transposed?",
+    },
 )
 
 
@@ -50,11 +63,10 @@ def _run_unpack(unpack: Function, packed: Tensor) -> Tensor:
     d = packed.shape[1]
     result = parts("unpack", unpack(packed), 3, "three matrices, (W_Q, W_K, W_V)")
     for name, each in zip(("W_Q", "W_K", "W_V"), result, strict=True):
-        if not isinstance(each, Tensor) or each.shape != (d, d):
-            shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+        if tensor("unpack", each, name).shape != (d, d):
             raise MistakeError(
-                f"unpack: {name} should have shape ({d}, {d}), got {shape}: the three parts lie "
-                "one below the other"
+                f"unpack: {name} should have shape ({d}, {d}), got {tuple(each.shape)}: the three "
+                "parts lie one below the other"
             )
     return torch.stack(tuple(result))
 
@@ -81,9 +93,10 @@ check_unpack = Exercise(
         ),
     },
     lambda: {
-        "d = 6, (which matrix, row, column)": (
-            torch.randn(18, 6, generator=Generator().manual_seed(0)),
+        f"d = {d}, (which matrix, row, column)": (
+            torch.randn(3 * d, d, generator=Generator().manual_seed(0)),
         )
+        for d in (6, 4)
     },
     _run_unpack,
 )
@@ -134,6 +147,15 @@ check_cross_head = Exercise(
         "divides by the root of x's width; it is that of d_head": (
             lambda x, *given: _cross_head(x, *given, scale=lambda q, k: x.shape[1] ** -0.5)
         ),
+        "divides by the root of memory's width; it is that of d_head": (
+            lambda x, m, *given: _cross_head(x, m, *given, scale=lambda q, k: m.shape[1] ** -0.5)
+        ),
+        "divides by the root of the values' width; it is that of the queries, d_head": (
+            lambda *given: _cross_head(*given, scale=lambda q, k: given[-1].shape[1] ** -0.5)
+        ),
+        "multiplies by sqrt(d_head); it divides": (
+            partial(_cross_head, scale=lambda q, k: q.shape[1] ** 0.5)
+        ),
         "the softmax runs over the queries; each query's weights sum to one over the keys": (
             partial(_cross_head, softmax=lambda logits: logits.softmax(0))
         ),
@@ -150,7 +172,6 @@ check_cross_head = Exercise(
         ),
     },
     _cross_head_cases,
-    hint="",
 )
 
 
@@ -219,13 +240,14 @@ def _keys_and_queries(whitened: Function) -> None:
     generator = Generator().manual_seed(0)
     for d, d_head in ((8, 3), (4, 4)):
         W_Q, W_K = torch.randn(2, d, d_head, generator=generator, dtype=torch.float64)
-        result = whitened(W_Q.clone(), W_K.clone())
+        case = f"W_Q and W_K of shape ({d}, {d_head})"
+        result = check_whitened.guarded(whitened, case)(W_Q.clone(), W_K.clone())
         query, key = parts("whitened", result, 2, "two matrices, (W_Q, W_K)")
         for name, each in (("W_Q", query), ("W_K", key)):
-            if not isinstance(each, Tensor) or each.shape != (d, d_head):
-                shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            if tensor("whitened", each, f"the new {name}").shape != (d, d_head):
                 raise MistakeError(
-                    f"whitened: the new {name} should have shape ({d}, {d_head}), got {shape}"
+                    f"whitened: the new {name} should have shape ({d}, {d_head}), "
+                    f"got {tuple(each.shape)}"
                 )
             if each.dtype != W_K.dtype:
                 raise MistakeError(
@@ -233,17 +255,12 @@ def _keys_and_queries(whitened: Function) -> None:
                 )
         if same(key, W_K):
             raise MistakeError("whitened: W_K is what it was")
-        gram = key.T @ key
-        if not same(gram, torch.eye(d_head, dtype=gram.dtype)):
-            raise MistakeError(
-                "whitened: the columns of the new W_K are not orthonormal: W_Kᵀ W_K, row 0, is "
-                f"{[round(v, 3) for v in gram[0].tolist()]}"
-            )
+        wrong = "the columns of the new W_K are not orthonormal"
+        compare("whitened", key.T @ key, torch.eye(d_head), (), wrong, "W_Kᵀ W_K")
         if not same(W_K @ torch.linalg.lstsq(W_K, key).solution, key):
             raise MistakeError(
                 "whitened: the columns of the new W_K span another space than the old ones"
             )
-        case = f"W_Q and W_K of shape ({d}, {d_head})"
         check_whitened.compare(query, case, (W_Q, W_K, key))
 
 

@@ -1,12 +1,14 @@
 """Exercises of chapter 04."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.overrides import TorchFunctionMode
 
 from attnbook.attention import attention_logits, attention_weights, scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError
+from book.exercises.mistakes import SHAPES, Exercise, Function, MistakeError
 
 
 def _scaled_weights_cases() -> dict[str, tuple[Tensor, Tensor]]:
@@ -54,7 +56,7 @@ check_scaled_weights = Exercise(
         "is transposed: rows are queries": lambda q, k: _scaled_weights(q, k).mT,
     },
     _scaled_weights_cases,
-    hint="; count dimensions from the end",
+    hints={SHAPES: "count dimensions from the end"},
 )
 
 
@@ -76,15 +78,19 @@ def _run_masked_weights(masked_weights: Function, logits: Tensor, mask: Tensor) 
     result = masked_weights(logits, mask)
     if isinstance(result, Tensor) and result.shape == mask.shape and result[empty].isnan().any():
         raise MistakeError(
-            "masked_weights: a row without any allowed key is NaN: the softmax of nothing but -inf"
+            "masked_weights: a row without any allowed key is NaN: the softmax of nothing but "
+            "-inf, or 0/0 where weights are divided by their sum"
         )
     return result
 
 
 def _finite_gradient(masked_weights: Function) -> None:
-    logits, mask = _masked_weights_cases()["query 1 may attend to nothing"]
+    case = "query 1 may attend to nothing"
+    logits, mask = _masked_weights_cases()[case]
     leaf = logits.requires_grad_()
-    result = masked_weights(leaf, mask)
+    result = check_masked_weights.guarded(masked_weights, f"{case}, logits need a gradient")(
+        leaf, mask
+    )
     if not result.requires_grad:
         raise MistakeError("masked_weights: the gradient is missing: is there a detach()?")
     result[[0, 2]].pow(2).sum().backward()  # the empty row is outside the loss
@@ -156,17 +162,15 @@ check_softmax_jacobian = Exercise(
         ),
     },
     lambda: {
-        "5 keys": (
-            torch.randn(5, generator=Generator().manual_seed(0), dtype=torch.float64).softmax(-1),
-        )
+        f"{n} keys": (torch.randn(n, generator=Generator().manual_seed(0)).softmax(-1),)
+        for n in (5, 3)
     },
 )
 
 
 def _edge_attention_cases() -> dict[str, tuple[Tensor, ...]]:
     generator = Generator().manual_seed(0)
-    # Integers first: large logits are exact in float32, too, and the same in any type.
-    large = torch.randint(-60, 60, (2, 6, 4), generator=generator).to(torch.get_default_dtype())
+    large = torch.randint(-60, 60, (2, 6, 4), generator=generator).double()
     masks = torch.randint(2, (2, 6, 6), generator=generator).bool()
     orders = [torch.randperm(36, generator=generator) for _ in masks]
     small = torch.randn(2, 6, 5, generator=generator)
@@ -211,9 +215,12 @@ def _table(edges: Tensor, tokens: int) -> Tensor:
 
 
 def _edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
-    mask = _table(edges, len(query))
-    output: Tensor = scaled_dot_product_attention(query, key, value, mask=mask)
-    return output
+    target, source = edges.T
+    logits = (query[target] * key[source]).sum(-1) / query.shape[1] ** 0.5
+    largest = torch.full((len(query),), -torch.inf).scatter_reduce(0, target, logits, "amax")
+    raw = (logits - largest[target]).exp()
+    weights = raw / torch.zeros(len(query)).index_add(0, target, raw)[target]
+    return torch.zeros_like(value).index_add(0, target, weights[:, None] * value[source])
 
 
 def _divided_by(total: Function) -> Function:
@@ -227,10 +234,50 @@ def _divided_by(total: Function) -> Function:
     return edge_attention
 
 
+def _last_wins(*, sums: bool = True, outputs: bool = True) -> Function:
+    """Keeps each target's last edge, in the sums of its weights and in its output."""
+
+    def edge_attention(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
+        last = _table(torch.tensor([*dict(edges.tolist()).items()]), len(query))
+        raw = attention_logits(query, key).exp() * _table(edges, len(query))
+        total = (raw * last if sums else raw).sum(1, keepdim=True).clamp(min=1e-300)
+        output: Tensor = (raw * last if outputs else raw) / total @ value
+        return output
+
+    return edge_attention
+
+
 def _filled(query: Tensor, key: Tensor, value: Tensor, edges: Tensor) -> Tensor:
     mask = _table(edges, len(query))
     weights = _fill(attention_logits(query, key), mask, -30).softmax(-1)
     return weights * mask.any(-1, keepdim=True) @ value
+
+
+class _Largest(TorchFunctionMode):
+    """Notes how many numbers the largest tensor has that torch makes."""
+
+    n_numbers = 0
+
+    def __torch_function__(
+        self, function: Function, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
+        result = function(*arguments, **(named or {}))
+        if isinstance(result, Tensor):
+            self.n_numbers = max(self.n_numbers, result.numel())
+        return result
+
+
+def _without_a_table(edge_attention: Function) -> None:
+    n, case = 200, "200 tokens, an edge each"
+    edges = torch.arange(n)[:, None].expand(n, 2)
+    given = (*torch.randn(3, n, 2, generator=Generator().manual_seed(0)), edges.clone())
+    with _Largest() as largest:
+        check_edge_attention.guarded(edge_attention, case)(*given)
+    if largest.n_numbers >= n**2:
+        raise MistakeError(
+            f"edge_attention: {case}, correct, but it builds {largest.n_numbers:,} numbers at "
+            "once, such as a table of queries and keys: work on the edges alone"
+        )
 
 
 check_edge_attention = Exercise(
@@ -244,6 +291,25 @@ check_edge_attention = Exercise(
         "the products are not divided by sqrt(d_k)": (
             lambda q, k, v, edges: _edge_attention(q * q.shape[1] ** 0.5, k, v, edges)
         ),
+        "divides by d_k; it is the square root of d_k": (
+            lambda q, k, v, edges: _edge_attention(q / q.shape[1] ** 0.5, k, v, edges)
+        ),
+        "multiplies by sqrt(d_k); the factor divides": (
+            lambda q, k, v, edges: _edge_attention(q * q.shape[1], k, v, edges)
+        ),
+        "divides by the root of the values' width; it is that of d_k, query.shape[-1]": (
+            lambda q, k, v, edges: _edge_attention(
+                q * (q.shape[1] / v.shape[1]) ** 0.5, k, v, edges
+            )
+        ),
+        "output[target] += … keeps each target's last edge only; index_add adds them all": (
+            _last_wins(sums=False)
+        ),
+        "total[target] += … keeps each target's last weight only; index_add adds them all": (
+            _last_wins(outputs=False)
+        ),
+        "each target gets the value of its last edge: x[target] += … adds one edge only, in sums "
+        "of weights and outputs; index_add adds them all": _last_wins(),
         "the weights of the edges that leave a node sum to one; it is those that end in it": (
             _divided_by(lambda raw: raw.sum(0).clamp(min=1e-300))
         ),
@@ -267,4 +333,5 @@ check_edge_attention = Exercise(
     _edge_attention_cases,
     _run_edge_attention,
     tolerance=1e-4,  # the sums have many orders
+    also=_without_a_table,
 )

@@ -40,7 +40,10 @@ check_split_heads = Exercise(
         ),
         "numbers the heads from the end": lambda x, n_heads: _split_heads(x, n_heads).flip(1),
     },
-    lambda: {"6 tokens of width 12, 3 heads": (_counted(2, 6, 12), 3)},
+    lambda: {
+        f"{n} tokens of width 12, {n_heads} heads": (_counted(2, n, 12), n_heads)
+        for n, n_heads in ((6, 3), (5, 2))
+    },
 )
 
 
@@ -59,7 +62,10 @@ check_merge_heads = Exercise(
         "adds the heads up; they are put side by side, and W_O adds": lambda heads: heads.sum(1),
         "takes the mean of the heads; they are put side by side": lambda heads: heads.mean(1),
     },
-    lambda: {"3 heads of 4 numbers, 6 tokens": (_counted(2, 3, 6, 4),)},
+    lambda: {
+        f"{n_heads} heads of {d_head} numbers, {n} tokens": (_counted(2, n_heads, n, d_head),)
+        for n_heads, d_head, n in ((3, 4, 6), (2, 3, 5))
+    },
 )
 
 
@@ -70,12 +76,10 @@ check_shared_as_full = Exercise(
     {
         "repeats the block everywhere: a slice must not reach the other heads, so there are zeros "
         "outside the diagonal": lambda block, n: block.repeat(n, n),
-        "stacks the blocks side by side: every head would see the first slice only": (
-            lambda block, n: block.repeat(1, n)
-        ),
-        "stacks the blocks below each other: every head would see the first slice only": (
-            lambda block, n: block.repeat(n, 1)
-        ),
+        "stacks the blocks side by side: that gives d_head outputs, each a sum over all heads' "
+        "slices; each head has d_head outputs of its own": (lambda block, n: block.repeat(1, n)),
+        "stacks the blocks below each other: that takes d_head inputs, the same for all heads; "
+        "each head has a slice of d_head of its own": (lambda block, n: block.repeat(n, 1)),
         "transposes the block: both weights are (out, in)": (
             lambda block, n: torch.block_diag(*[block.T] * n)
         ),
@@ -87,10 +91,11 @@ check_shared_as_full = Exercise(
         ),
     },
     lambda: {
-        "a block of 2 × 2, 3 heads": (
-            torch.randn(2, 2, generator=Generator().manual_seed(0), dtype=torch.float64),
-            3,
+        f"a block of {d_head} × {d_head}, {n_heads} heads": (
+            torch.randn(d_head, d_head, generator=Generator().manual_seed(0)),
+            n_heads,
         )
+        for d_head, n_heads in ((2, 3), (4, 2))
     },
 )
 
@@ -102,7 +107,7 @@ def _ordered(order: Tensor, weight: Tensor) -> Tensor:
 
 def _run_from_tiled(from_tiled: Function, weight: Tensor, *numbers: int) -> object:
     result = from_tiled(weight, *numbers)
-    if isinstance(result, Tensor) and result.shape == (6, 2, 5):
+    if isinstance(result, Tensor) and result.ndim == 3:
         raise MistakeError("from_tiled: the heads are not put below each other again")
     return result
 
@@ -124,8 +129,8 @@ check_from_tiled = Exercise(
         ),
     },
     lambda: {
-        f"6 heads, {n_kv_heads} sets of keys and values": (_counted(12, 5), 6, n_kv_heads)
-        for n_kv_heads in (2, 3)
+        f"{n} heads, {n_kv} sets of keys and values": (_counted(2 * n, 5), n, n_kv)
+        for n, n_kv in ((6, 2), (6, 3), (8, 2))
     },
     _run_from_tiled,
 )
@@ -154,5 +159,8 @@ check_cache_bytes = Exercise(
         ),
         "counts bits; bytes were asked for": partial(_cache_bytes, kept=16),
     },
-    lambda: {"3 layers, 7 tokens, 5 sets of 11 numbers, 13 bytes each": (3, 7, 5, 11, 13)},
+    lambda: {
+        "{} layers, {} tokens, {} sets of {} numbers, {} bytes each".format(*sizes): sizes
+        for sizes in ((3, 7, 5, 11, 13), (4, 10, 3, 5, 2))
+    },
 )

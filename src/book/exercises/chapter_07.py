@@ -72,13 +72,23 @@ check_logit_variance = Exercise(
             lambda d, q, k, rho: d * q**2
         ),
     },
-    lambda: {"d_model 300, rho 0.4": (300, 0.05, 0.07, 0.4)},
+    lambda: {
+        f"d_model {d}, rho {rho}": (d, std_q, std_k, rho)
+        for d, std_q, std_k, rho in ((300, 0.05, 0.07, 0.4), (64, 0.1, 0.02, 0.25))
+    },
 )
 
 
 def _output_variance_cases() -> dict[str, tuple[Tensor, float, float]]:
     logits = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64)
-    return {"values of variance 3.0, rho 0.3": (logits.softmax(-1), 3.0, 0.3)}
+    return {
+        f"{n} keys, values of variance {variance}, rho {rho}": (
+            logits[:, :n].softmax(-1),
+            variance,
+            rho,
+        )
+        for n, variance, rho in ((7, 3.0, 0.3), (4, 0.5, 0.8))
+    }
 
 
 def _output_variance(weights: Tensor, variance: float, rho: float, *, dim: int = -1) -> Tensor:
@@ -218,4 +228,5 @@ check_per_head = Exercise(
     },
     _deviation,
     tolerance=0.01,
+    in_place=True,
 )

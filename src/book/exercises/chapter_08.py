@@ -4,6 +4,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnbook.blocks import Block
+from attnbook.config import BlockConfig
 from book.exercises.mistakes import Exercise, Function, MistakeError, same
 
 MATRICES = (
@@ -20,8 +21,9 @@ ENDS = ("attention.output", "feed_forward.outer")
 def _scale_branches_cases() -> dict[str, tuple[list[Block]]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        blocks = [Block(8, 2, 16) for _ in range(5)]
-    return {"5 blocks: factors (block, which of W_Q, W_K, W_V, W_O, W_1, W_2)": (blocks,)}
+        blocks = [Block(BlockConfig(d_model=8, n_heads=2, d_ff=16)) for _ in range(5)]
+    what = "factors (block, which of W_Q, W_K, W_V, W_O, W_1, W_2)"
+    return {f"{n} blocks: {what}": (blocks[:n],) for n in (5, 3)}
 
 
 def _scaled(*matrices: str, factor: Function = lambda n: (2 * n) ** -0.5) -> Function:
@@ -78,7 +80,8 @@ check_scale_branches = Exercise(
 
 def _token_cosine_cases() -> dict[str, tuple[Tensor]]:
     x = torch.randn(5, 7, generator=Generator().manual_seed(0), dtype=torch.float64) + 0.5
-    return {"five tokens of width 7": (x * torch.arange(1.0, 6.0)[:, None],)}  # different lengths
+    x = x * torch.arange(1.0, 6.0)[:, None]  # different lengths
+    return {f"{n} tokens of width {width}": (x[:n, :width],) for n, width in ((5, 7), (3, 4))}
 
 
 def _different(products: Tensor) -> Tensor:
@@ -122,7 +125,7 @@ check_token_cosine = Exercise(
 def _post_norm_cosine_cases() -> dict[str, tuple[Tensor, Tensor, Tensor, float]]:
     rho, c_f = torch.tensor([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6]], dtype=torch.float64)
     v_f = torch.tensor([0.7, 0.8, 1.1], dtype=torch.float64)
-    return {"alpha = 1.5": (rho, v_f, c_f, 1.5)}
+    return {f"alpha = {alpha}": (rho, v_f, c_f, alpha) for alpha in (1.5, 0.6)}
 
 
 check_post_norm_cosine = Exercise(

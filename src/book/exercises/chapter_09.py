@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from book.exercises.mistakes import Exercise, Function, MistakeError, kind, passed, tensors
+from book.exercises.mistakes import Exercise, Function, MistakeError, kind, tensors, verdict
 
 PADDING, START, END = range(3)
 
@@ -80,9 +80,10 @@ check_shift = Exercise(
         "shifts the rows of the batch; tokens are the second dimension": lambda y: (y[:-1], y[1:]),
     },
     lambda: {
-        "three targets (first index 0: read, 1: to predict)": (
-            torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0], [1, 9, 4, 2, 0]]),
+        f"targets of {n} tokens (first index 0: read, 1: to predict)": (
+            torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0], [1, 9, 4, 2, 0]])[-rows:, :n],
         )
+        for rows, n in ((3, 5), (2, 4))
     },
     _run_shift,
 )
@@ -98,13 +99,15 @@ NEGATED = "is False where it should be True: True = may attend"
 
 
 def _three_masks(which: str = "", change: Function | None = None) -> Function:
-    """Changes one of the masks, which ``change`` gets with what masks padding alone."""
+    """Changes one of the masks, which ``change`` gets with what masks padding alone, and n."""
 
     def three_masks(source: Tensor, target: Tensor, padding_id: int) -> tuple[Tensor, ...]:
         real, own = ((ids != padding_id)[:, None, None] for ids in (source, target))
-        masks = {ENCODER: (real, real), DECODER: (_lower(own, 4), own), CROSS: (real, real)}
+        n = target.shape[1]
+        masks = {ENCODER: (real, real), DECODER: (_lower(own, n), own), CROSS: (real, real)}
         return tuple(
-            change(*each) if change and name == which else each[0] for name, each in masks.items()
+            change(*each, n) if change and name == which else each[0]
+            for name, each in masks.items()
         )
 
     return three_masks
@@ -112,6 +115,19 @@ def _three_masks(which: str = "", change: Function | None = None) -> Function:
 
 def _lower(mask: Tensor, queries: int, diagonal: int = 0) -> Tensor:
     return mask.expand(-1, -1, queries, -1).tril(diagonal)
+
+
+def _upper(mask: Tensor, queries: int) -> Tensor:
+    return mask.expand(-1, -1, queries, -1).triu()
+
+
+def _three_masks_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
+    source = torch.tensor([[3, 4, 5, 6, 7], [3, 4, 9, 9, 9], [5, 4, 3, 9, 9]])
+    target = torch.tensor([[1, 5, 6, 7], [1, 8, 9, 9], [1, 6, 4, 9]])
+    return {
+        f"{n} source and {m} target tokens (1: may attend)": (source[:, :n], target[:, :m], 9)
+        for n, m in ((5, 4), (3, 2))
+    }
 
 
 def _run_three_masks(
@@ -148,38 +164,41 @@ check_three_masks = Exercise(
     "correct, too: with the padding at the end, no real query has padding before it.",
     _three_masks(),
     {
-        f"{ENCODER} {PADDED}": _three_masks(ENCODER, lambda mask, own: mask | True),
+        f"{ENCODER} {PADDED}": _three_masks(ENCODER, lambda mask, own, n: mask | True),
         f"{ENCODER} is causal: the whole source is there from the beginning": (
-            _three_masks(ENCODER, lambda mask, own: _lower(mask, 5))
+            _three_masks(ENCODER, lambda mask, own, n: _lower(mask, mask.shape[-1]))
         ),
         f"{DECODER} is not causal: a token may attend to later ones": (
-            _three_masks(DECODER, lambda mask, own: own)
+            _three_masks(DECODER, lambda mask, own, n: own)
         ),
         f"{DECODER} is not causal, and attends to padding": (
-            _three_masks(DECODER, lambda mask, own: mask | True)
+            _three_masks(DECODER, lambda mask, own, n: mask | True)
         ),
-        f"{DECODER} is causal the wrong way round": (
-            _three_masks(DECODER, lambda mask, own: own.expand(-1, -1, 4, -1).triu())
+        f"{DECODER} is causal the wrong way round: each token looks to the right": (
+            _three_masks(DECODER, lambda mask, own, n: _upper(own, n))
+        ),
+        f"{DECODER} looks to the right, and attends to padding": (
+            _three_masks(DECODER, lambda mask, own, n: _upper(own | True, n))
+        ),
+        f"{DECODER} lets a token attend to the one after it": (
+            _three_masks(DECODER, lambda mask, own, n: _lower(own, n, 1))
+        ),
+        f"{DECODER} lets a token attend to the one after it, also where that is padding": (
+            _three_masks(DECODER, lambda mask, own, n: _lower(own | True, n, 1))
         ),
         f"{DECODER} leaves out a token's own position: the first would attend to nothing": (
-            _three_masks(DECODER, lambda mask, own: _lower(own, 4, -1))
+            _three_masks(DECODER, lambda mask, own, n: _lower(own, n, -1))
         ),
-        f"{CROSS} {PADDED}": _three_masks(CROSS, lambda mask, own: mask | True),
+        f"{CROSS} {PADDED}": _three_masks(CROSS, lambda mask, own, n: mask | True),
         f"{CROSS} is causal: the decoder may attend to the whole source": (
-            _three_masks(CROSS, lambda mask, own: _lower(mask, 4))
+            _three_masks(CROSS, lambda mask, own, n: _lower(mask, n))
         ),
     }
     | {
-        f"{which} {NEGATED}": _three_masks(which, lambda mask, own: ~mask)
+        f"{which} {NEGATED}": _three_masks(which, lambda mask, own, n: ~mask)
         for which in (ENCODER, DECODER, CROSS)
     },
-    lambda: {
-        "1: may attend": (
-            torch.tensor([[3, 4, 5, 6, 7], [3, 4, 9, 9, 9], [5, 4, 3, 9, 9]]),
-            torch.tensor([[1, 5, 6, 7], [1, 8, 9, 9], [1, 6, 4, 9]]),
-            9,
-        )
-    },
+    _three_masks_cases,
     _run_three_masks,
 )
 
@@ -250,7 +269,8 @@ check_exact_match = Exercise(
             lambda written, *a: len(written) * _exact_match(written, *a)
         ),
         "is in percent; a share is from 0 to 1": lambda *a: 100 * _exact_match(*a),
-        "cuts to the shorter width: a row whose end is not written is wrong": _cut,
+        "lets a row pass whose end is not written: it is wrong, so cut neither to the shorter "
+        "width nor at an end that is written": _cut,
         "counts tokens; a row is correct or wrong as a whole": (
             lambda *a: (_compared(*a)[0][_compared(*a)[1]]).double().mean()
         ),
@@ -264,7 +284,6 @@ check_exact_match = Exercise(
         ),
     },
     _exact_match_cases,
-    hint="",
 )
 
 
@@ -274,8 +293,17 @@ def _beam_step_cases() -> dict[str, tuple[Tensor, Tensor]]:
         dtype=torch.float64,
     )
     total = torch.tensor([0.5, 0.2, 0.25], dtype=torch.float64).log()
-    case = "3 beginnings, 4 tokens (first index 0: totals, 1: parents, 2: tokens)"
-    return {case: (total, p.log())}
+    more = torch.tensor([0.3, 0.2, 0.1], dtype=torch.float64)
+    return {
+        f"{beams} beginnings, {n} tokens (first index 0: totals, 1: parents, 2: tokens)": (
+            total[:beams],
+            log_p,
+        )
+        for beams, n, log_p in (
+            (3, 4, p.log()),
+            (2, 7, torch.cat([0.4 * p[:2], more.expand(2, -1)], dim=1).log()),
+        )
+    }
 
 
 def _run_beam_step(beam_step: Function, total: Tensor, log_p: Tensor) -> Tensor:
@@ -304,7 +332,8 @@ def _beam_step(
         by = scores(total[:, None], log_p)
         index = by.flatten().topk(len(total), largest=largest).indices
         new = by if shown is None else shown(total[:, None], log_p)
-        found: tuple[Tensor, ...] = change(new.flatten()[index], index // 4, index % 4)
+        n = log_p.shape[1]
+        found: tuple[Tensor, ...] = change(new.flatten()[index], index // n, index % n)
         return found
 
     return beam_step
@@ -393,18 +422,18 @@ def check_causes(causes: Mapping[str, str]) -> None:
         book.exercises.mistakes.MistakeError: causes: 1 of 5 are correct. A, "not shifted":
         it would copy all that it reads, and this patient copies little
     """
-    if not isinstance(causes, Mapping) or set(causes) != set(PATIENTS):
-        given = list(causes) if isinstance(causes, Mapping) else kind(causes)
-        raise MistakeError(f"causes: one for each of A, B, C, D and E, got {given}")
-    for cause in causes.values():
-        if cause not in tuple(HINTS):
-            raise MistakeError(f"causes: {cause!r} is none of {', '.join(map(repr, HINTS))}")
-    wrong = [patient for patient in PATIENTS if causes[patient] != PATIENTS[patient]]
-    if wrong:
-        patient = wrong[0]
-        hint = HINTS[causes[patient]]
-        raise MistakeError(
-            f'causes: {5 - len(wrong)} of 5 are correct. {patient}, "{causes[patient]}": '
-            f"{hint if isinstance(hint, str) else hint[patient]}"
-        )
-    passed("causes")
+    with verdict("causes"):
+        if not isinstance(causes, Mapping) or set(causes) != set(PATIENTS):
+            given = list(causes) if isinstance(causes, Mapping) else kind(causes)
+            raise MistakeError(f"causes: one for each of A, B, C, D and E, got {given}")
+        for cause in causes.values():
+            if cause not in tuple(HINTS):
+                raise MistakeError(f"causes: {cause!r} is none of {', '.join(map(repr, HINTS))}")
+        wrong = [patient for patient in PATIENTS if causes[patient] != PATIENTS[patient]]
+        if wrong:
+            patient = wrong[0]
+            hint = HINTS[causes[patient]]
+            raise MistakeError(
+                f'causes: {5 - len(wrong)} of 5 are correct. {patient}, "{causes[patient]}": '
+                f"{hint if isinstance(hint, str) else hint[patient]}"
+            )

@@ -1,6 +1,7 @@
 """Exercises of chapter 10."""
 
 import math
+import re
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnbook.attention import scaled_dot_product_attention
-from book.exercises.mistakes import Exercise, Function, MistakeError, kind, same
+from book.exercises.mistakes import Exercise, Function, MistakeError, same, tensor
 
 
 def _unigram_loss_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
@@ -21,20 +22,6 @@ def _unigram_loss_cases() -> dict[str, tuple[Tensor, Tensor, int]]:
             ("all but two", [3, 0, 4, 6, 4, 1, 1]),
         )
     }
-
-
-def _run_unigram_loss(
-    unigram_loss: Function, training: Tensor, held_out: Tensor, vocab_size: int
-) -> object:
-    try:
-        return unigram_loss(training, held_out, vocab_size)
-    except (IndexError, KeyError, ValueError, RuntimeError) as error:
-        if torch.isin(held_out, training).all():
-            raise
-        raise MistakeError(
-            f"unigram_loss: tokens that training does not have stop it ({error}); all "
-            "vocab_size tokens have a count"
-        ) from error
 
 
 def _frequencies(
@@ -104,7 +91,7 @@ check_unigram_loss = Exercise(
         ),
     },
     _unigram_loss_cases,
-    _run_unigram_loss,
+    hints={"all but two": "two tokens are not in training, and all vocab_size tokens have a count"},
 )
 
 
@@ -147,15 +134,18 @@ check_mean_loss = Exercise(
         "is the last batch's loss": lambda b: b[-1][0],
         "is the perplexity; the loss is its logarithm": lambda b: math.exp(_mean_loss(b)),
     },
-    lambda: {f"batches of {', '.join(str(n) for _, n in BATCHES)} targets": (BATCHES,)},
+    lambda: {
+        f"batches of {', '.join(str(n) for _, n in batches)} targets": (batches,)
+        for batches in (BATCHES, BATCHES[1:])
+    },
 )
 
 
 def _positions_cases() -> dict[str, tuple[Tensor]]:
     padding = torch.tensor([(0, 0), (2, 0), (0, 3), (1, 2), (4, 0)])  # before and after the tokens
     before, after = padding[..., None].unbind(1)  # each (batch, 1)
-    column = torch.arange(7)
-    return {"5 rows of 7 tokens (row, token)": ((column >= before) & (column < 7 - after),)}
+    real = {n: (torch.arange(n) >= before) & (torch.arange(n) < n - after) for n in (7, 5)}
+    return {f"5 rows of {n} tokens (row, token)": (each,) for n, each in real.items()}
 
 
 def _at_real(positions: Function, real: Tensor) -> object:
@@ -236,7 +226,10 @@ def _top_p_cases() -> dict[str, tuple[Tensor, float]]:
         dtype=torch.float64,
     )
     logits = probabilities.log() + torch.tensor([[2.0], [-1.0], [0.5]], dtype=torch.float64)
-    return {f"p = {p}, (row, token)": (logits, p) for p in (0.6, 0.9, 0.05)}
+    return {
+        f"p = {p}, {n} tokens, (row, token)": (logits[:, :n], p)
+        for p, n in ((0.6, 5), (0.9, 5), (0.05, 5), (0.6, 4))
+    }
 
 
 def _run_top_p(top_p: Function, logits: Tensor, p: float) -> object:
@@ -361,18 +354,15 @@ def _one_by_one(step: Function, x: Tensor, *weights: Tensor) -> tuple[Tensor, li
     for t in range(len(x)):
         try:
             result = step(x[t].clone(), cache, *(each.clone() for each in weights))
-        except (RuntimeError, IndexError, ValueError) as error:
-            hint = ""
+        except MistakeError as error:
+            what, *line = str(error).split("\n")
+            what += f", at token {t}, with {len(cache)} in the cache"
             if d != d_value:
-                hint = f"; x has shape ({d},), W_Q and W_K ({d}, {d_head}), W_V ({d}, {d_value})"
-            elif not cache:
-                hint = "; a token's own key and value are in the cache before it attends"
-            raise MistakeError(
-                f"step: token {t}, with {len(cache)} in the cache, raises an error: {error}{hint}"
-            ) from error
-        if not isinstance(result, Tensor):
-            raise MistakeError(f"step must return a tensor, got {kind(result)}")
-        if result.shape != (d_value,):
+                what += f"; x has shape ({d},), W_Q and W_K ({d}, {d_head}), W_V ({d}, {d_value})"
+            elif not cache and re.search("raises (Index|Runtime|Value)Error", what):
+                what += "; a token's own key and value are in the cache before it attends"
+            raise MistakeError("\n".join([what, *line])) from None
+        if tensor("step", result).shape != (d_value,):
             all_rows = result.shape == (t + 1, d_value) and t > 0
             raise MistakeError(
                 f"step: token {t}, expected shape ({d_value},), got {tuple(result.shape)}"
@@ -414,8 +404,8 @@ def _run_step_cache(
                 f"step: the cache holds pairs (key, value), got one {type(entry).__name__} a token"
             )
         if len(entry) != 2:
-            kept = [each.flatten() for each in entry if isinstance(each, Tensor)]
-            query = any(same(each, q) for each in kept for q in x @ W_Q)
+            rows = [each.flatten() for each in entry if isinstance(each, Tensor)]
+            query = any(same(each, q) for each in rows for q in x @ W_Q)
             raise MistakeError(
                 f"step: the cache holds pairs (key, value), got {len(entry)} things"
                 + (": the query among them, which no later token needs" if query else "")
@@ -423,10 +413,11 @@ def _run_step_cache(
     columns = {}
     for i, (one, weight) in enumerate((("key", W_K), ("value", W_V))):
         for pair in cache:
-            if not isinstance(pair[i], Tensor) or pair[i].numel() != weight.shape[1]:
+            kept = tensor("step", pair[i], f"a {one} in the cache")
+            if kept.numel() != weight.shape[1]:
                 raise MistakeError(
                     f"step: a {one} in the cache should have shape ({weight.shape[1]},), got "
-                    f"{kind(pair[i])}"
+                    f"{tuple(kept.shape)}"
                 )
         columns[f"the cache's {one}s"] = torch.stack([pair[i].flatten() for pair in cache])
     return columns
@@ -490,6 +481,9 @@ check_step = Exercise(
         ),
         "divides by the root of x's width; it is that of d_head": (
             _step(scale=lambda d_head, n, d: d**-0.5)
+        ),
+        "divides by the root of the values' width; it is that of d_head": (
+            lambda x, cache, *W: _step(scale=lambda *n: W[2].shape[1] ** -0.5)(x, cache, *W)
         ),
         "the softmax runs over the one query, so all weights are 1; it runs over the keys": (
             _step(weights=torch.ones_like)

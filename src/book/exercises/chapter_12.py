@@ -4,8 +4,9 @@ The doctor knows what an attention must do, not which one was meant: a module th
 is also compared with the one meant, on the same parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,22 +15,30 @@ from torch import Tensor, nn
 from attnbook.attention import scaled_dot_product_attention
 from attnbook.doctor import diagnose
 from attnbook.positions import alibi_bias, sinusoidal_positions
-from book.exercises.mistakes import MistakeError, compare, kind, passed
+from book.exercises.mistakes import (
+    MistakeError,
+    compare,
+    double_precision,
+    guarded,
+    kind,
+    verdict,
+)
 
 Parameters = dict[str, Tensor]
+Examples = Sequence[tuple[Tensor, ...]]
 D_MODEL, N_HEADS, N_IDS = 32, 4, 30
 SHAPES = ((2, 6), (3, 5))  # (batch, tokens): the doctor's example, and one more to compare
 
 
-def check_repaired_dropout(DropoutAttention: type[nn.Module]) -> None:
-    """Check the repaired ``DropoutAttention`` of chapter 12: causal, weights dropped in training.
+def check_repaired_dropout(RepairedDropout: type[nn.Module]) -> None:
+    """Check ``RepairedDropout`` of chapter 12: causal, weights dropped in training.
 
     Raises:
         MistakeError: says what the doctor finds, or where the output differs.
 
     Example:
         >>> import torch.nn.functional as F
-        >>> class DropoutAttention(nn.Module):
+        >>> class RepairedDropout(nn.Module):
         ...     def __init__(self, d=32, n_heads=4, dropout=0.1):
         ...         super().__init__()
         ...         self.n_heads, self.dropout = n_heads, dropout
@@ -43,7 +52,7 @@ def check_repaired_dropout(DropoutAttention: type[nn.Module]) -> None:
         ...         y = F.scaled_dot_product_attention(
         ...             q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
         ...         return self.o(y.transpose(1, 2).flatten(2))
-        >>> check_repaired_dropout(DropoutAttention)
+        >>> check_repaired_dropout(RepairedDropout)
         ✓ repaired_dropout is correct
     """
 
@@ -52,40 +61,52 @@ def check_repaired_dropout(DropoutAttention: type[nn.Module]) -> None:
         y = scaled_dot_product_attention(*heads, causal=True)
         return _linear(parameters, "o", _merge(y))
 
-    claims = {"causal": True, "n_heads": N_HEADS, "dropout": 0.1}
-    module = _check("repaired_dropout", DropoutAttention, meant, _vectors(), **claims)
+    claims: dict[str, Any] = {"causal": True, "n_heads": N_HEADS, "dropout": 0.1}
+    _check("repaired_dropout", RepairedDropout, meant, also=_drops_weights, **claims)
+
+
+def _drops_weights(module: nn.Module) -> None:
     # A token that comes first has one weight in each head, dropped or not: 2**4 outputs in all.
     first = _vectors()[0][0][:1, :1].expand(256, -1, -1)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        outputs = module.train()(first).round(decimals=3).unique(dim=0)
+        outputs = guarded("repaired_dropout", module.train().forward, "in training")(first)
+    outputs = outputs.round(decimals=3).unique(dim=0)
     if len(outputs) > 100:  # rounding splits a few
         raise MistakeError(
             "repaired_dropout: in training it drops numbers elsewhere; drop attention weights"
         )
-    passed("repaired_dropout")
 
 
-def check_repaired_positions(Encoder: type[nn.Module]) -> None:
-    """Check the repaired ``Encoder`` of chapter 12: sinusoids tell its tokens' positions.
+def check_repaired_positions(RepairedPositions: type[nn.Module]) -> None:
+    """Check ``RepairedPositions`` of chapter 12: sinusoids tell its tokens' positions.
 
     Raises:
         MistakeError: says what the doctor finds, or where the output differs.
     """
 
-    def meant(parameters: Parameters, ids: Tensor) -> Tensor:
+    def meant(parameters: Parameters, ids: Tensor, first: int = 0) -> Tensor:
         x = parameters["embed.weight"][ids]
-        x = x + sinusoidal_positions(ids.shape[1], D_MODEL)
+        x = x + sinusoidal_positions(first + ids.shape[1], D_MODEL)[first:]
         layer = nn.TransformerEncoderLayer(D_MODEL, N_HEADS, 64, batch_first=True)
         encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         return _linear(parameters, "out", _loaded(encoder, parameters, "encoder")(x))
 
-    examples = [(torch.randint(N_IDS, shape, generator=_seeded()),) for shape in SHAPES]
-    _check("repaired_positions", Encoder, meant, examples, position="sinusoidal")
-    passed("repaired_positions")
+    def ids() -> Examples:
+        return [(torch.randint(N_IDS, shape, generator=_seeded()),) for shape in SHAPES]
+
+    mistakes = {"counts positions from 1; the first one is 0": partial(meant, first=1)}
+    _check(
+        "repaired_positions",
+        RepairedPositions,
+        meant,
+        ids,
+        mistakes=mistakes,
+        position="sinusoidal",
+    )
 
 
-def check_repaired_einsum(EinsumAttention: type[nn.Module]) -> None:
-    """Check the repaired ``EinsumAttention`` of chapter 12: four heads, without a mask.
+def check_repaired_einsum(RepairedEinsum: type[nn.Module]) -> None:
+    """Check ``RepairedEinsum`` of chapter 12: four heads, without a mask.
 
     Raises:
         MistakeError: says what the doctor finds, or where the output differs.
@@ -96,13 +117,12 @@ def check_repaired_einsum(EinsumAttention: type[nn.Module]) -> None:
         y = scaled_dot_product_attention(*heads)
         return torch.einsum("bhtk,hkd->btd", y, parameters["wo"])
 
-    claims = {"n_heads": N_HEADS, "scale": "1/sqrt(d_head)"}
-    _check("repaired_einsum", EinsumAttention, meant, _vectors(), **claims)
-    passed("repaired_einsum")
+    claims: dict[str, Any] = {"n_heads": N_HEADS, "scale": "1/sqrt(d_head)"}
+    _check("repaired_einsum", RepairedEinsum, meant, **claims)
 
 
-def check_repaired_distances(DistanceAttention: type[nn.Module]) -> None:
-    """Check the repaired ``DistanceAttention`` of chapter 12: causal, with ALiBi's biases.
+def check_repaired_distances(RepairedDistances: type[nn.Module]) -> None:
+    """Check ``RepairedDistances`` of chapter 12: causal, with ALiBi's biases.
 
     Raises:
         MistakeError: says what the doctor finds, or where the output differs.
@@ -115,13 +135,12 @@ def check_repaired_distances(DistanceAttention: type[nn.Module]) -> None:
         )
         return _linear(parameters, "out", _merge(y))
 
-    claims = {"causal": True, "n_heads": N_HEADS, "position": "alibi"}
-    _check("repaired_distances", DistanceAttention, meant, _vectors(), **claims)
-    passed("repaired_distances")
+    claims: dict[str, Any] = {"causal": True, "n_heads": N_HEADS, "position": "alibi"}
+    _check("repaired_distances", RepairedDistances, meant, **claims)
 
 
-def check_repaired_mask(Layer: type[nn.Module]) -> None:
-    """Check the repaired ``Layer`` of chapter 12: no token attends to padding.
+def check_repaired_mask(RepairedMask: type[nn.Module]) -> None:
+    """Check ``RepairedMask`` of chapter 12: no token attends to padding.
 
     Raises:
         MistakeError: says what the doctor finds, or where the output differs.
@@ -134,38 +153,58 @@ def check_repaired_mask(Layer: type[nn.Module]) -> None:
             x + y, (D_MODEL,), parameters["norm.weight"], parameters["norm.bias"]
         )
 
-    (whole,), (padded,) = _vectors()
-    lengths = torch.tensor([[5], [2], [3]])
-    examples = [
-        (whole, torch.ones(SHAPES[0], dtype=torch.bool)),
-        (padded, torch.arange(SHAPES[1][1]) < lengths),
-    ]
+    def examples() -> Examples:
+        (whole,), (padded,) = _vectors()
+        lengths = torch.tensor([[5], [2], [3]])
+        return [
+            (whole, torch.ones(SHAPES[0], dtype=torch.bool)),
+            (padded, torch.arange(SHAPES[1][1]) < lengths),
+        ]
+
+    def masks_large(module: nn.Module) -> None:
+        padded, real = examples()[1]
+        large = 20 * padded, real  # logits of some hundreds
+        with torch.no_grad():
+            right = _at_real(meant(dict(module.named_parameters()), *large), *large)
+            result = _at_real(module(*large), *large).to(right)
+            if not torch.allclose(result, right, rtol=0, atol=1e-2):
+                raise MistakeError(
+                    "repaired_mask: correct for small inputs; in large ones logits may be smaller "
+                    "than what masks padding: -inf"
+                )
+
     mask = {"argument": "real", "shape": "bk", "true": "attend"}
-    module = _check("repaired_mask", Layer, meant, examples, n_heads=N_HEADS, mask=mask)
-    with torch.no_grad():
-        large = 20 * padded, examples[1][1]  # logits of some hundreds
-        right = meant(dict(module.named_parameters()), *large)
-        if not torch.allclose(module(*large).to(right), right, rtol=0, atol=1e-2):
-            raise MistakeError(
-                "repaired_mask: correct for small inputs; in large ones logits may be smaller than "
-                "what masks padding: -inf"
-            )
-    passed("repaired_mask")
+    _check("repaired_mask", RepairedMask, meant, examples, masks_large, n_heads=N_HEADS, mask=mask)
 
 
 def _check(
     name: str,
     module_class: type[nn.Module],
     meant: Callable[..., Tensor],
-    examples: Sequence[tuple[Tensor, ...]],
+    examples: Callable[[], Examples] = lambda: _vectors(),
+    also: Callable[[nn.Module], None] = lambda module: None,
+    mistakes: Mapping[str, Callable[..., Tensor]] = {},
     **claims: Any,
-) -> nn.Module:
-    """Ask the doctor about the first example; compare with what is meant on all; the module."""
-    if not (isinstance(module_class, type) and issubclass(module_class, nn.Module)):
-        raise MistakeError(f"{name}: give the class of the module, got {kind(module_class)}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = module_class().eval()
+) -> None:
+    """Ask the doctor about the first example; compare with what is meant on all."""
+    with verdict(name), double_precision():
+        if not (isinstance(module_class, type) and issubclass(module_class, nn.Module)):
+            raise MistakeError(f"{name}: give the class of the module, got {kind(module_class)}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = guarded(name, module_class, "made without arguments")().eval()
+        _compare(name, module, meant, examples(), mistakes, **claims)
+        also(module)
+
+
+def _compare(
+    name: str,
+    module: nn.Module,
+    meant: Callable[..., Tensor],
+    examples: Examples,
+    mistakes: Mapping[str, Callable[..., Tensor]],
+    **claims: Any,
+) -> None:
     errors = diagnose(module, *examples[0], **claims).errors
     if errors:
         found = "\n".join(str(replace(error, remedy="yours to find")) for error in errors)
@@ -176,15 +215,22 @@ def _check(
             right = meant(parameters, *example)
         except (KeyError, RuntimeError) as error:
             raise MistakeError(f"{name}: keep the parameters as they were: {error}") from error
-        result = module(*example)
-        same_shape = isinstance(result, Tensor) and result.shape == right.shape
-        if not (same_shape and torch.allclose(result.to(right), right, rtol=0, atol=1e-5)):
-            case = f"the doctor finds no error, but for shape {tuple(example[0].shape)}"
-            compare(name, result, right, (), case)
-    return module
+        shape = tuple(example[0].shape)
+        result = guarded(name, module.forward, f"shape {shape}")(*example)
+        if isinstance(result, Tensor) and result.shape == right.shape:
+            result, right = (_at_real(each, *example) for each in (result, right))
+            if torch.allclose(result.to(right), right, rtol=0, atol=1e-5):
+                continue
+        wrong = ((words, each(parameters, *example)) for words, each in mistakes.items())
+        compare(name, result, right, wrong, f"the doctor finds no error, but for shape {shape}")
 
 
-def _vectors() -> list[tuple[Tensor, ...]]:
+def _at_real(output: Tensor, x: Tensor, *real: Tensor) -> Tensor:
+    """The output, where a mask is given with zeros at padding: what that gives does not matter."""
+    return output.masked_fill(~real[0][..., None], 0) if real else output
+
+
+def _vectors() -> Examples:
     return [(torch.randn(*shape, D_MODEL, generator=_seeded()),) for shape in SHAPES]
 
 

@@ -2,22 +2,35 @@
 
 A check runs the reader's function and the correct one. Where they differ, it runs the mistaken
 ones, too. A wrong result that equals one of theirs is named; any other is shown next to the correct
-one.
+one. All run with float64 as torch's default, whatever the notebook has set.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from numbers import Real
+from textwrap import shorten
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from book.reader import reads
+
 Function = Callable[..., Any]
+
+# What to say where the message of an error has this pattern.
+HINTS = {
+    "view size is not compatible": (
+        "a transposed tensor must be copied first, by .contiguous(), or use .reshape"
+    )
+}
+SHAPES = "(?i)raises .*(shape|size|dim|subscript)"
 
 
 class MistakeError(AssertionError):
@@ -41,8 +54,9 @@ class Exercise:
         cases: Gives what the functions are run on, the arguments by a few words about them.
         run: What is compared: given a function and the arguments, a tensor, a number, or several
             of them by name. It may raise a ``MistakeError`` itself.
-        hint: If given, an error in the reader's function is shown as a mistake, with this hint.
+        hints: What to add to the message of an error in the reader's function, by a pattern in it.
         tolerance: How far numbers may be apart, relative to their size.
+        in_place: Whether the function is to change the tensors that it is given.
         also: Is called with a function that is correct in all cases, and may raise, too.
     """
 
@@ -52,8 +66,9 @@ class Exercise:
     mistakes: Mapping[str, Function]
     cases: Callable[[], Mapping[str, tuple[Any, ...]]]
     run: Function = lambda function, *arguments: function(*arguments)
-    hint: str | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-6
+    in_place: bool = False
     also: Callable[[Function], None] = lambda function: None
 
     def __post_init__(self, doc: str) -> None:
@@ -61,23 +76,24 @@ class Exercise:
 
     def __call__(self, function: Function) -> None:
         """Say that the function is correct, or raise a ``MistakeError``."""
-        if not callable(function):
-            raise MistakeError(f"{self.name}: give the function itself, got {kind(function)}")
-        self.examine(function)
-        self.also(function)
-        passed(self.name)
+        with verdict(self.name), double_precision():
+            if not callable(function):
+                raise MistakeError(f"{self.name}: give the function itself, got {kind(function)}")
+            self.examine(function)
+            self.also(function)
 
     def examine(self, function: Function) -> None:
         """Raise a ``MistakeError`` that names the mistake, unless the function is correct."""
         for case, arguments in self.cases().items():
-            try:
-                result = self.run(function, *deepcopy(arguments))
-            except (IndexError, RuntimeError, ValueError) as error:
-                if self.hint is None:
-                    raise
-                message = f"{self.name}: {case}, raises an error: {error}{self.hint}"
-                raise MistakeError(message) from None
-            self.compare(result, case, arguments)
+            self.examine_case(self.guarded(function, case), case, arguments)
+
+    def examine_case(self, function: Function, case: str, arguments: tuple[Any, ...]) -> None:
+        """Raise a ``MistakeError`` that names the mistake, unless the result is correct."""
+        self.compare(self.run(function, *deepcopy(arguments)), case, arguments)
+
+    def guarded(self, function: Function, case: str) -> Function:
+        """The reader's function, of which an error is a ``MistakeError``."""
+        return guarded(self.name, function, case, self.hints, self.in_place)
 
     def compare(self, result: Any, case: str, arguments: tuple[Any, ...]) -> None:
         """Raise a ``MistakeError`` unless the result is that of the correct function."""
@@ -93,6 +109,74 @@ class Exercise:
                 yield mistake, _part(self.run(function, *deepcopy(arguments)), part)
 
 
+@contextmanager
+def verdict(name: str) -> Iterator[None]:
+    """Say that an answer is correct; where a reader runs the notebook, say a mistake and go on."""
+    try:
+        yield
+    except MistakeError as error:
+        if not reads():
+            raise
+        print(f"✗ {error}")
+    else:
+        print(f"✓ {name} is correct")
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """In here torch makes float64 where no type is given."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def guarded(
+    name: str,
+    function: Function,
+    case: str,
+    hints: Mapping[str, str] = {},
+    in_place: bool = False,
+) -> Function:
+    """The reader's function: an error or a changed input is a ``MistakeError``.
+
+    What it yields is a tuple.
+    """
+
+    def called(*given: Any) -> Any:
+        before = _contents(given)
+        try:
+            result = function(*given)
+            result = tuple(result) if isinstance(result, Iterator) else result
+        except Exception as error:
+            what = shorten(f"{type(error).__name__}: {error}", 300, placeholder=" …")
+            message = f"{name}: {case}, raises {what.rstrip('.')}"
+            all_hints = [*HINTS.items(), *hints.items()]
+            found = [hint for pattern, hint in all_hints if re.search(pattern, message)]
+            _, *frames = extract_tb(error.__traceback__)  # the first is this function's
+            lines = [each.line for each in frames if each.filename == frames[0].filename]
+            where = f"\n  in: {lines[-1]}" if lines and lines[-1] else ""
+            raise MistakeError("; ".join([message, *found[:1]]) + where) from None
+        if not in_place and not all(map(torch.equal, before, _contents(given))):
+            raise MistakeError(
+                f"{name}: {case}, changes what it is given: compute a new tensor, or work on a copy"
+            )
+        return result
+
+    return called
+
+
+def _contents(given: Iterable[Any]) -> list[Tensor]:
+    """Copies of the tensors and arrays among the arguments."""
+    return [
+        torch.as_tensor(each).detach().clone()
+        for each in given
+        if isinstance(each, Tensor | np.ndarray)
+    ]
+
+
 def compare(
     name: str,
     result: object,
@@ -103,10 +187,7 @@ def compare(
     tolerance: float = 1e-6,
 ) -> None:
     """Raise a ``MistakeError`` that names the mistake, unless the result is correct."""
-    if not isinstance(result, Tensor):
-        must = f"{name}: {part} must be" if part else f"{name} must return"
-        expected = "tensor" if right.ndim else "number"
-        raise MistakeError(f"{must} a {expected}, got {kind(result)}")
+    result = tensor(name, result, part, "tensor" if right.ndim else "number")
     if result.is_complex() or result.dtype == torch.bool:
         raise MistakeError(f"{name} must return real numbers, got {result.dtype}")
     if same(result, right, tolerance):
@@ -124,14 +205,20 @@ def compare(
             f"got {result.dtype}"
         )
     difference = (result - right).abs().nan_to_num(math.inf).masked_fill(result == right, 0)
-    worst = int(difference.argmax())
+    # Far off, and not near 0 where it can be, since there a reader sees a factor or a sign.
+    telling = torch.minimum(difference, right.abs())
+    worst = int((telling if telling.any() else difference).argmax())
     place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(worst), right.shape))
     what = f"entry ({place})" + (f" of {part}" if part else "") if place else part or "it"
-    digits = 6 if place else 10
-    raise MistakeError(
-        f"{name}: {case}, {what} should be {right.flatten()[worst]:.{digits}g}, "
-        f"got {result.flatten()[worst]:.{digits}g}"
-    )
+    numbers = right.flatten()[worst].item(), result.flatten()[worst].item()
+    should, got = apart(*numbers, digits=6 if place else 10)
+    raise MistakeError(f"{name}: {case}, {what} should be {should}, got {got}")
+
+
+def apart(a: float, b: float, digits: int) -> tuple[str, str]:
+    """Two different numbers, with at least so many digits and as many as tell them apart."""
+    shown = [(f"{a:.{n}g}", f"{b:.{n}g}") for n in range(digits, 18)]
+    return next(pair for pair in shown if pair[0] != pair[1])
 
 
 def same(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> bool:
@@ -139,9 +226,12 @@ def same(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> bool:
     return a.shape == b.shape and torch.allclose(a.to(b.dtype), b, rtol=tolerance, atol=1e-9)
 
 
-def passed(name: str) -> None:
-    """Say so."""
-    print(f"✓ {name} is correct")
+def tensor(name: str, result: object, part: str = "", expected: str = "tensor") -> Tensor:
+    """What a function returns, or a part of it, if it is a tensor."""
+    if not isinstance(result, Tensor):
+        must = f"{name}: {part} must be" if part else f"{name} must return"
+        raise MistakeError(f"{must} a {expected}, got {kind(result)}")
+    return result
 
 
 def parts(name: str, result: object, n: int, expected: str) -> list[Any]:

@@ -67,3 +67,14 @@ def css() -> str:
         for i, theme in enumerate(("", '[data-theme="dark"]'))
     )
     return "\n".join(sheets)
+
+
+def in_light(text: str) -> str:
+    """With the colours of light pages in place of variables, which few viewers know.
+
+    Example:
+        >>> in_light("fill: var(--page)")
+        'fill: #ffffff'
+    """
+    names = "|".join(COLOURS)
+    return re.sub(rf"var\(--({names})(?:,[^)]*)?\)", lambda name: COLOURS[name[1]][0], text)

@@ -65,7 +65,7 @@ def installers(kind: str) -> Iterator[list[str]]:
 
 
 def bring(kind: str) -> bool:
-    """Is there one in the end?"""
+    """Install a browser until there is one; return whether there is."""
     commands = installers(kind)
     while find(kind) is None:
         command = next(commands, None)

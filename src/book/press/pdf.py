@@ -12,12 +12,13 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import sync_playwright
 
+from book.press import render
 from book.press.browser import find
-from book.press.build import sources
+from book.press.contents import sources
 
 ROOT = Path(__file__).parents[3]
 HTML = ROOT / "_build" / "html"
-PDF = ROOT / "_build" / "attention-measured.pdf"
+PDF = ROOT / "_build" / render.PDF
 LEFT_OUT = {"chapters/claims"}  # the ledger: hundreds of sheets that one looks up on the page
 NAMING = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "headers")
 """Attributes that name ids."""
@@ -42,34 +43,37 @@ def address(href: str, name: str, pages: set[str]) -> str | None:
 def article(name: str, pages: set[str]) -> Tag:
     """A page's text, to stand among the others'."""
     soup = BeautifulSoup((HTML / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
-    found = soup.select_one("article")
-    assert found is not None
-    for aside in found.select("script, .headerlink, .bench-evidence"):
+    text = soup.select_one("article")
+    assert text is not None
+    for aside in text.select("script, .headerlink, .bench-evidence"):
         aside.decompose()
     for glyphs in soup.select("svg:has(defs [id^=math-])"):  # of the page's formulas, at its end
-        found.append(glyphs)
-    for tag in found.find_all(True):
+        text.append(glyphs)
+    for tag in text.find_all(True):
         for key, value in list(tag.attrs.items()):
-            if not isinstance(value, str):
-                if key in NAMING:  # several
-                    tag[key] = " ".join(label(name, each) for each in value)
-            elif key == "id":
-                tag[key] = label(name, value)
-            elif key in ("href", "xlink:href"):
-                leads = address(value, name, pages)
-                if leads is None:
+            if key in NAMING or isinstance(value, str):
+                value = value if isinstance(value, str) else " ".join(value)
+                moved = attribute(key, value, name, pages)
+                if moved is None:
                     del tag[key]
                 else:
-                    tag[key] = leads
-            elif key == "src" and not value.startswith("data:"):
-                tag[key] = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
-            elif key in NAMING:
-                tag[key] = " ".join(label(name, each) for each in value.split())
-            elif "url(#" in value:
-                tag[key] = re.sub(r"url\(#", f"url(#{label(name)}--", value)
-    found["id"] = label(name)
-    found["style"] = "break-before: page"
-    return found
+                    tag[key] = moved
+    text["id"] = label(name)
+    text["style"] = "break-before: page"
+    return text
+
+
+def attribute(key: str, value: str, name: str, pages: set[str]) -> str | None:
+    """What an attribute of a page is in the whole; None for a link that leads nowhere there."""
+    if key == "id":
+        return label(name, value)
+    if key in ("href", "xlink:href"):
+        return address(value, name, pages)
+    if key == "src" and not value.startswith("data:"):
+        return posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
+    if key in NAMING:
+        return " ".join(label(name, each) for each in value.split())
+    return value.replace("url(#", f"url(#{label(name)}--")
 
 
 def whole() -> BeautifulSoup:
@@ -89,7 +93,7 @@ def whole() -> BeautifulSoup:
 
 
 def main() -> None:
-    """Print it."""
+    """Print the whole."""
     page, unfinished = HTML / "whole.html", PDF.with_suffix(".unfinished")
     page.write_text(str(whole()), encoding="utf-8")
     number = (
@@ -116,6 +120,7 @@ def main() -> None:
         unfinished.replace(PDF)
     finally:
         page.unlink()
+    render.offer()
     sys.stdout.write(f"{PDF.relative_to(ROOT)}: {PDF.stat().st_size / 1e6:.1f} MB\n")
 
 

@@ -29,8 +29,8 @@ def with_policy(page: str) -> str:
     base = "'self'" if "<base " in page else "'none'"
     scripts = " ".join(["'self'", *dict.fromkeys(map(hashed, inline))])
     policy = META.format(POLICY.format(scripts=scripts, base=base))
-    page, found = CHARSET.subn(lambda charset: charset[0] + policy, page, count=1)
-    if not found:
+    page, n_replaced = CHARSET.subn(lambda charset: charset[0] + policy, page, count=1)
+    if not n_replaced:
         raise ValueError('a page needs <meta charset="utf-8"> in its head')
     return page
 

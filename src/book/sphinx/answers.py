@@ -20,14 +20,16 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx_design.dropdown import dropdown_main
 
-from book.press.build import chapters
+from book.press.contents import chapters
 from book.sphinx.evidence import LEDGER, ancestor, claim_line
 from book.sphinx.pages import raw, themed_svg
 from book.sphinx.search import JOIN, prose, title_of
+from book.sphinx.subjects import subjects_of
 
 INDEX = "chapters/questions"
 FOLDER = "questions"
 NEIGHBOURS = 3
+SETTINGS = PARTINGS = 3  # that are named, shown openly
 LARGEST = 60_000  # bytes of a figure from a chapter
 DESCRIBED = 160  # characters, about what a search engine shows
 CONTENTS = (
@@ -56,17 +58,17 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        """On the index."""
+        """The question's label on the index."""
         return str(self.asked["ids"][-1])
 
     @property
     def name(self) -> str:
-        """Of its page."""
+        """Name of its page."""
         return self.label.removeprefix("q-")
 
     @property
     def question(self) -> str:
-        """As text."""
+        """The question, as text."""
         return title_of(self.asked).replace(JOIN, "")
 
 
@@ -184,7 +186,8 @@ def body(
     says, shown, known = drawn(answer), drawn(*entry.shown), drawn(*evidence_of(entry.fold))
     labels = list(dict.fromkeys(re.findall(r'#claim-([\w-]+)"', says + shown + known)))
     picture = "" if 'class="picture' in shown else drawing(app, labels, figures)
-    links = "".join(f'<li><a href="{to}">{text}</a></li>' for to, text in read_on.items())
+    about = subjects(app.env, labels)
+    links = "".join(f'<li><a href="{to}">{text}</a></li>' for to, text in (read_on | about).items())
     index = "questions.html"
     return moved(
         f'''<section>
@@ -192,7 +195,7 @@ def body(
 <h1>{heading(app, title)}</h1>
 {says}{shown}{picture}
 <section id="how-we-know"><h2>How we know</h2>
-{known}{claims(app.env, labels)}</section>
+{known}{partings(app.env, labels)}{settings(app.env, labels)}{claims(app.env, labels)}</section>
 <section id="read-on"><h2>Read on</h2>
 <ul>{links}<li><a href="{index}#q-{entry.name}">All questions</a></li></ul></section>
 </section>'''
@@ -233,9 +236,42 @@ def claims(env: BuildEnvironment, labels: Sequence[str]) -> str:
     return f'<details class="aside claims">{summary}<ul>{lines}</ul></details>' if labels else ""
 
 
+def settings(env: BuildEnvironment, labels: Sequence[str]) -> str:
+    """What the numbers were measured on; of many settings the most frequent."""
+    known: dict[str, tuple[str, Any]] = env.attnbook_claims  # type: ignore[attr-defined]
+    counts = Counter(known[label][1]["setting"]["line"] for label in labels)
+    lines = [f"<li>{html.escape(line)}</li>" for line, _ in counts.most_common(SETTINGS)]
+    if len(counts) > SETTINGS:
+        lines.append(f"<li>and {len(counts) - SETTINGS} more, at each number</li>")
+    return f'<p>Measured on:</p><ul class="settings">{"".join(lines)}</ul>' if labels else ""
+
+
+def subjects(env: BuildEnvironment, labels: Sequence[str]) -> dict[str, str]:
+    """Where the subjects of most of the claims are, and what the links say."""
+    found = subjects_of(env, labels, INDEX)
+    return {uri: f"What the book knows about: {html.escape(title)}" for uri, title in found.items()}
+
+
+def partings(env: BuildEnvironment, labels: Sequence[str]) -> str:
+    """What points in another direction than one of the claims."""
+    known: dict[str, tuple[str, Any]] = env.attnbook_claims  # type: ignore[attr-defined]
+    counts = Counter(
+        (each["differ"], each["why"])
+        for label in labels
+        for each in known[label][1]["differs_from"]
+    )
+    pairs = "".join(
+        f"<p>⇆ {html.escape(differ)} <em>{html.escape(why)}</em></p>" for differ, why in counts
+    )
+    if len(counts) <= PARTINGS:
+        return pairs
+    summary = f"{len(counts)} pairs of results that point in different directions"
+    return f'<details class="aside"><summary>{summary}</summary>{pairs}</details>'
+
+
 def figures_beside_claims(env: BuildEnvironment) -> dict[str, Figure]:
     """For each claim, the nearest figure of its section that does not move, where there is one."""
-    found: dict[str, Figure] = {}
+    nearest: dict[str, Figure] = {}
     for docname in env.attnbook_ledger:  # type: ignore[attr-defined]
         figures: dict[Any, dict[int, Figure]] = defaultdict(dict)  # by section and place
         stated: list[tuple[Any, int, str]] = []
@@ -248,8 +284,8 @@ def figures_beside_claims(env: BuildEnvironment) -> dict[str, Figure]:
         for section, place, label in stated:
             near = [(abs(at - place), figure) for at, figure in figures[section].items()]
             if near:
-                found[label] = min(near)[1]
-    return found
+                nearest[label] = min(near)[1]
+    return nearest
 
 
 def still_figure(env: BuildEnvironment, docname: str, image: nodes.image) -> Figure | None:
@@ -293,7 +329,7 @@ def moved(markup: str) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Write the questions' pages, and let links to a question lead there."""
     app.connect("doctree-resolved", lead_to_pages, priority=900)
     app.connect("html-collect-pages", pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

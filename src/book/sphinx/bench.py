@@ -1,7 +1,6 @@
 """``{bench}``: the model that a reader can change, as :mod:`book.figures.workbench` draws it."""
 
 import json
-from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,34 +11,13 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from book.figures import colours, workbench
-from book.figures.workbench.model import SETS, Settings
-from book.figures.workbench.picture import STAGES, svg
+from book.figures.workbench.bench import SCRIPTS, Bench
+from book.figures.workbench.picture import STAGES
 from book.sphinx.pages import raw, write_static
 
 HERE = Path(workbench.__file__).parent
 FOLDER = "bench"  # below _static
-SCRIPTS = ("model.js", "picture.js")
 
-LINE = (
-    "Point at a number to see where it comes from; drag it up or down, or type, "
-    "to change all that follows."
-)
-TOUCH = (
-    "Tap a number to see where it comes from; −\u00a0and\u00a0+ change it, and all that follows."
-)
-SWITCHES = {
-    "scaled": "÷ √d<sub>k</sub>",
-    "mask": "causal mask",
-    "identity": "<i>W</i> = <i>I</i>",
-    "same": "<i>W<sub>Q</sub></i> = <i>W<sub>K</sub></i>",
-    "rooted": "× √d<sub>model</sub>",
-    "normed": "norm",
-    "place": "head 2 alone",
-    "turned": "positions",
-    "trained": "trained",
-    "every": "loss of all words",
-    "back": "backward",
-}
 EVIDENCE = {  # switch -> what it does here, and the claim that says what came of training so
     "scaled": (
         "Larger logits: here that helps; a model that starts at random would be as sure of a "
@@ -81,12 +59,11 @@ EVIDENCE = {  # switch -> what it does here, and the claim that says what came o
 }
 
 
-class Bench(SphinxDirective):
+class Place(SphinxDirective):
     """The picture, its line, what was measured for each switch, and the switches.
 
-    ``:switches:`` names those that it needs. With ``:beside:`` it stands beside a text and shows
-    the stage that is read about; with ``:stage:`` it stands in a text and begins at that stage,
-    with ``:back:`` it begins with gradients, and with ``:set:`` with other numbers.
+    The options are the arguments of :class:`~book.figures.workbench.bench.Bench`, which a chapter
+    shows; it is a notebook's cell that stands so on a page.
     """
 
     option_spec: ClassVar = {
@@ -99,30 +76,21 @@ class Bench(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Draw it; the script takes the settings from the element."""
-        names = self.options.get("switches", " ".join(SWITCHES)).split()
+        given: dict[str, Any] = {k: True if v is None else v for k, v in self.options.items()}
+        bench = Bench(**given)
         items = []
         for switch, (words, label) in EVIDENCE.items():
-            if switch not in (*names, "cut"):
+            if switch not in (*bench.names, "cut"):
                 continue
             link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
             moved = nodes.strong("", "", classes=["bench-moved"])  # the answer: from what to what
             line = nodes.paragraph("", "", moved, nodes.Text(f"{words} "), link)
             items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
         evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
-        beside, back = "beside" in self.options, "back" in self.options
-        stage = stage_of(self.options["stage"]) if "stage" in self.options else None
-        chosen = self.options.get("set", "")
-        settings = {"stage": stage or 0, "back": back, "set": chosen, "pinned": {}, "sets": SETS}
-        parts = [
-            picture(svg(Settings(**SETS.get(chosen, {})), stage, back=back)),
-            evidence,
-            raw(controls(names, vars(Settings()) | settings)),
-        ]
-        sheets = ["page.css"] if stage is None else []
-        if sheets:
-            sheets += ["beside.css" if beside else "below.css"]
+        sheets = [] if bench.stage else ["page.css", f"{'beside' if bench.beside else 'below'}.css"]
         self.env.metadata[self.env.docname]["bench"] = sheets
-        return [nodes.container("", *parts, classes=["bench", *["beside"] * beside])]
+        parts = [raw(bench.picture()), evidence, raw(bench.controls())]
+        return [nodes.container("", *parts, classes=["bench", *["beside"] * bench.beside])]
 
 
 class Stage(SphinxDirective):
@@ -133,13 +101,8 @@ class Stage(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A mark that nobody sees."""
-        at = stage_of(self.arguments[0])
+        at = [title for title, *_ in STAGES].index(self.arguments[0])
         return [raw(f'<span data-stage-read="{at}"></span>')]
-
-
-def stage_of(title: str) -> int:
-    """Which of the stages has this title."""
-    return [each for each, *_ in STAGES].index(title)
 
 
 class Predict(SphinxDirective):
@@ -182,43 +145,6 @@ class Predict(SphinxDirective):
         ]
 
 
-def picture(drawing: str) -> nodes.Node:
-    """The strip of a narrow page, the drawing, and the line below."""
-    return raw(
-        '<div class="bench-strip">'
-        '<button type="button" value="-1" aria-label="Stage before">‹</button>'
-        '<output></output><span class="bench-answer"></span>'
-        '<button type="button" value="1" aria-label="Next stage">›</button>'
-        '<button type="button" value="stored" aria-label="Stored numbers">W</button>'
-        '<button type="button" value="switches" aria-label="Switches">more</button>'
-        '<button type="button" value="folded" aria-label="Without the picture">▴</button></div>'
-        f"{drawing}"
-        f'<p class="bench-line" role="status"><span>{LINE}</span>'
-        f'<span class="by-touch">{TOUCH}</span></p>'
-        '<p class="bench-step" hidden><button type="button" value="-0.5" aria-label="smaller">−'
-        '</button><button type="button" value="0.5" aria-label="larger">+</button></p>'
-    )
-
-
-def controls(names: Sequence[str], settings: Mapping[str, Any]) -> str:
-    """The switches of these names, and the settings for the script."""
-    on = {"scaled", "mask", settings["set"], *["back"] * settings["back"]}
-    if settings["set"] and SETS[settings["set"]].get("turned"):
-        on.add("turned")
-    buttons = "".join(
-        f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
-        f"{SWITCHES[name]}</button>"
-        for name in names
-    )
-    packed = json.dumps(settings, separators=(",", ":"))
-    return (
-        '<div class="bench-controls"><button type="button" name="play">▶ Play</button>'
-        f"{buttons}"
-        '<button type="button" name="reset">↺ reset</button></div>'
-        f'<script type="application/json">{packed}</script>'
-    )
-
-
 def write_files(app: Sphinx) -> None:
     """Put scripts and colours where pages look for them."""
     files = {name: (HERE / name).read_text("utf-8") for name in (*SCRIPTS, "bench.css")}
@@ -243,8 +169,8 @@ def load(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
-    app.add_directive("bench", Bench)
+    """Offer three directives; load the picture's script where a page has it."""
+    app.add_directive("bench", Place)
     app.add_directive("stage", Stage)
     app.add_directive("predict", Predict)
     app.add_css_file(f"{FOLDER}/colours.css")

@@ -16,9 +16,11 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from book.evidence.cells import tag_of
-from book.press.build import chapters, read
+from book.press.contents import chapters
 from book.sphinx.ledger import chapter_name
+from book.sphinx.notebooks import as_on_pages
 from book.sphinx.pages import raw
+from book.sphinx.subjects import known_about
 
 SHOWN = 3
 # Title of a chapter's section: what is in it, and the page with those of all chapters.
@@ -62,7 +64,11 @@ class Collected(SphinxDirective):
         of_entries = [node for entry in found for node in entry]
         paragraphs = [node for node in children if isinstance(node, nodes.paragraph)]
         section += [node for node in paragraphs if node not in of_entries]
-        section += [node for entry in found for node in fold(entry)]
+        for entry in found:
+            about = known_about(self.env, labels_in(entry), self.env.docname)
+            folded = fold(entry)
+            folded[-1:-1] = [about] if about.children else []
+            section += folded
         return section
 
 
@@ -70,12 +76,12 @@ def written(path: Path, title: str) -> str:
     """The Markdown of a chapter's section of this title, with the code that stands open in it."""
     cells = [
         f"```python\n{cell.source}\n```" if cell.cell_type == "code" else cell.source
-        for cell in read(path).cells
+        for cell in as_on_pages(path.read_text("utf-8"), path.parents[1]).cells
         if cell.cell_type == "markdown" or tag_of(cell) is None
     ]
-    found = re.search(rf"(?ms)^## {title}\n(.*?)(?=^## |\Z)", "\n\n".join(cells))
+    section = re.search(rf"(?ms)^## {title}\n(.*?)(?=^## |\Z)", "\n\n".join(cells))
     # A label belongs to the chapter.
-    return re.sub(r"(?m)^\([\w-]+\)=\n", "", found[1]) if found else ""
+    return re.sub(r"(?m)^\([\w-]+\)=\n", "", section[1]) if section else ""
 
 
 def anchor(docname: str) -> str:
@@ -88,13 +94,20 @@ def entries(children: Sequence[nodes.Node]) -> list[list[nodes.Node]]:
     for table in children:
         if isinstance(table, nodes.table):
             return [[row] for body in table.findall(nodes.tbody) for row in body.children]
-    found: list[list[nodes.Node]] = []
+    collected: list[list[nodes.Node]] = []
     for child in children:
         if isinstance(child, nodes.paragraph) and child.rawsource.startswith("**"):
-            found.append([child])
-        elif found:
-            found[-1].append(child)
-    return found
+            collected.append([child])
+        elif collected:
+            collected[-1].append(child)
+    return collected
+
+
+def labels_in(entry: Sequence[nodes.Node]) -> list[str]:
+    """The claims that an entry links to."""
+    links = (link for node in entry for link in node.findall(nodes.reference))
+    uris = (str(link.get("refuri", "")).partition("#claim-")[2] for link in links)
+    return [label for label in uris if label]
 
 
 def fold(entry: Sequence[nodes.Node]) -> list[nodes.Node]:
@@ -117,12 +130,12 @@ def shorten(doctree: nodes.document) -> list[tuple[nodes.section, int]]:
     """Leave three entries in a section, and what has a cell; say how many there were."""
     shortened = []
     for section in doctree.findall(nodes.section):
-        if section[0].astext() in COLLECTED and (found := entries(section.children)):
-            for entry in found[SHOWN:]:
+        if section[0].astext() in COLLECTED and (collected := entries(section.children)):
+            for entry in collected[SHOWN:]:
                 if not any(isinstance(node, nodes.container) for node in entry):
                     for node in entry:
                         node.parent.remove(node)
-            shortened.append((section, len(found)))
+            shortened.append((section, len(collected)))
     return shortened
 
 
@@ -138,7 +151,7 @@ def lead_to_all(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer the page of all; shorten a chapter's own before its cells are drawn."""
     app.add_directive("collected", Collected)
     app.connect("doctree-resolved", lead_to_all, priority=400)  # before cells are drawn
     return {"parallel_read_safe": True, "parallel_write_safe": True}

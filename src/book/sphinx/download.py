@@ -1,31 +1,28 @@
 """What readers take away and what runs where: notebooks, the book's whole folder, a chapter's note.
 
-The notebooks of the repository hold MyST's roles and directives, which Jupyter shows as source.
-What is downloaded from a page is plain Markdown.
+The notebooks are those of the repository, and say how to run them.
 """
 
 import html
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from docutils import nodes
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from pybtex.database import parse_file
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
 from attnbook import __version__
-from book.press.build import executed
+from book.press.contents import executed
 from book.sphinx.evidence import COUNTS
-from book.sphinx.search import authors
 
 FOLDER = "attention-measured"
 """Name of the folder, and of the archive beside the first page."""
-LEFT_OUT = ("_build", "__pycache__")
+LEFT_OUT = ("_build", "notebooks", "__pycache__")
 HOW_TO_RUN = """\
 > **To run this notebook** you need the book's folder: package, records of studies, chapters.
 > Download {archive} unpack it, and in it run `make notebooks` (or, without `make`,
@@ -55,65 +52,19 @@ ELSEWHERE = {
 
 
 def write_notebooks(app: Sphinx, exception: Exception | None) -> None:
-    """Replace the notebooks that the pages offer by ones that can be read and run by themselves."""
+    """Say in the notebooks that the pages offer what they need."""
     if exception is not None or app.builder.name != "html":
         return
-    named = names(Path(app.srcdir) / "chapters" / "references.bib")
     address = f"{app.config.html_baseurl.rstrip('/')}/{FOLDER}.zip"
     linked = f"[{FOLDER}.zip]({address}),"
     archive = linked if app.config.html_baseurl else f"{FOLDER}.zip from the book's first page,"
     offered = Path(app.outdir) / "_sources"
     for path in offered.rglob("*.ipynb"):
         notebook = nbformat.read(Path(app.srcdir) / path.relative_to(offered), 4)
-        for cell in notebook.cells:
-            if cell.cell_type == "markdown":
-                cell.source = plain(cell.source, named)
         words = HOW_TO_RUN.format(archive=archive, title=app.config.html_title, version=__version__)
         first = [new_markdown_cell(words, id="how-to-run"), new_code_cell(CHECK, id="is-it-there")]
         notebook.cells[:0] = first
         nbformat.write(notebook, path)
-
-
-def names(bibliography: Path) -> Callable[[str], str]:
-    """How works are called in running text: key -> "Vaswani et al. (2017)"."""
-    entries = parse_file(str(bibliography)).entries
-    return lambda key: f"{authors(entries[key], short=True)} ({entries[key].fields['year']})"
-
-
-def plain(source: str, name: Callable[[str], str]) -> str:
-    """Markdown without MyST's roles and directives; boxes are quotes."""
-    source = re.sub(r"\{term\}`([^`<]*?)(?: *<[^>]*>)?`", r"\1", source)
-    source = re.sub(r"\{numref\}`[^`]*`", "the figure", source)
-    source = re.sub(
-        r"\{cite:[pt]\}`([^`]*)`",
-        lambda match: "; ".join(name(key.strip()) for key in match[1].split(",")),
-        source,
-    )
-    for directive, instead in {
-        r"\{exercise-start\} *(.*?)\n.*?": r"### Exercise: \2",
-        r"\{exercise-end\}\n": "",
-        r"\{solution-start\}.*?\n.*?": "#### Solution",
-        r"\{solution-end\}\n": "",
-    }.items():
-        source = re.sub(rf"(?s)(`{{3,}}|:{{3,}}){directive}\1", instead, source)
-    return "\n".join(_boxes(source.splitlines()))
-
-
-def _boxes(lines: list[str]) -> Iterator[str]:
-    """Admonitions and folds as quotes; map and models, which a page has, are left out."""
-    fence = quoted = ""
-    for line in lines:
-        start = re.match(r"(`{3,}|:{3,})\{([\w-]+)\} *(.*)", line)
-        if not fence and start:
-            fence, quoted = start[1], "" if start[2] in ("map", "live") else "> "
-            if start[3]:
-                yield f"> **{start[3]}**\n>"
-        elif fence and line.strip() == fence:
-            fence = ""
-        elif not fence:
-            yield line
-        elif quoted and not re.match(r":[\w-]+:", line):
-            yield quoted + line
 
 
 def write_archive(app: Sphinx, exception: Exception | None) -> None:
@@ -188,7 +139,7 @@ def say_what_runs(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Say on a page what runs where; write notebooks and the archive behind the pages."""
     app.connect("config-inited", offer_launches)
     app.connect("html-page-context", say_what_runs, priority=700)  # when its buttons are known
     app.connect("build-finished", write_notebooks)

@@ -16,42 +16,23 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.builders.epub3 import Epub3Builder
 from sphinx.config import Config
-from tinycss2 import parse_stylesheet, serialize
 
 from attnbook import __version__
-from book.figures import workbench
-from book.figures.colours import COLOURS
+from book.figures.colours import in_light
+from book.figures.workbench.bench import styles
 from book.sphinx.download import put
 from book.sphinx.web import about
 
-LEFT_OUT = (
-    "script, button, form, .margin-mark, .headerlink, .visually-hidden, [data-stage-read], "
-    ".live, .bench-controls, .bench-step, .bench-evidence, .bench-line, .collected-choice, nav, "
-    ".formula text, .attention-map > :not(details)"
-)
+LEFT_OUT = {"script", "button", "form", "nav"}
+LEFT_OUT_CLASSES = {
+    *("margin-mark", "headerlink", "visually-hidden", "live", "collected-choice"),
+    *("bench-controls", "bench-step", "bench-evidence", "bench-line"),
+}
 # HTML does not mind the case of these, XML does.
 CASED = ("viewBox", "preserveAspectRatio", "clipPath", "patternUnits", "patternTransform")
 CASES = {name.lower(): name for name in CASED}
 PLAIN = re.compile(r"data-|aria-roledescription|tabindex")
 """Attributes that only scripts need, or that EPUB does not know."""
-
-
-def spelled(rule: str) -> str:
-    """A rule with ``:is(a, b)`` spelled out, which EPUB does not know."""
-    selectors, _, styles = rule.partition("{")
-    while several := re.search(r":is\(([^()]*)\)", selectors):
-        each = (selectors.replace(several[0], name.strip()) for name in several[1].split(","))
-        selectors = ", ".join(each)
-    return f"{selectors}{{{styles}"
-
-
-# How the drawing of the bench looks.
-BENCH = "\n".join(
-    spelled(rule.serialize())
-    for rule in parse_stylesheet((Path(workbench.__file__).parent / "bench.css").read_text("utf-8"))
-    if rule.type == "qualified-rule"
-    and re.match(r"\.bench-picture(?!.*:focus)", serialize(rule.prelude))
-)
 
 
 class Epub(Epub3Builder):
@@ -117,52 +98,72 @@ def write(
     if app.builder.name != "epub":
         return None
     soup = BeautifulSoup(context.get("body", "") + context.get("glyphs", ""), "html.parser")
-    for part in soup.select(LEFT_OUT):
+    for part in soup.find_all(is_left_out):
         if part.name == "button" and part.find_parent(class_="options"):
             part.name = "span"  # an answer to choose
             part.attrs = {}
         else:
             part.decompose()
-    for hint in soup.select("div.admonition.dropdown"):
+    for hint in soup.find_all(class_="dropdown"):
         hint.name = "details"
         hint.find(class_="admonition-title").name = "summary"  # type: ignore[union-attr]
-    # What only styles make a picture is said in words.
-    for bar in soup.select(".bar"):
-        bar.replace_with(": ")
-    for cells in soup.select(".cells[aria-label]"):
-        cells.string = str(cells["aria-label"])
-        cells.attrs = {}
-    for link in soup.select("a[href]"):
+    say_pictures(soup)
+    for link in soup.find_all("a", href=True):
         lead(app, page, link)
-    for below in soup.select("figcaption ~ *"):  # a caption has to be the last
-        below.find_parent("figure").insert_after(below.extract())  # type: ignore[union-attr]
+    for caption in soup.find_all("figcaption"):  # it has to be the last
+        for below in caption.find_next_siblings():
+            below.find_parent("figure").insert_after(below.extract())  # type: ignore[union-attr]
     for part in soup.find_all(True):
         part.name = CASES.get(part.name, part.name)
         part.attrs = {CASES.get(k, k): v for k, v in part.attrs.items() if not PLAIN.match(k)}
-    for drawing in soup.select("svg"):
-        if drawing.get("role") != "img":
-            del drawing["role"]
-        drawing["xmlns"] = "http://www.w3.org/2000/svg"
-        drawing["xmlns:xlink"] = "http://www.w3.org/1999/xlink"
-        around = drawing.parent
-        if around and (depth := re.fullmatch("--depth: (.*)", str(around.get("style")))):
-            drawing["style"] = f"vertical-align: {depth[1]}"
-            del around["style"]
-        for use in drawing.select("use[href]"):
-            use["xlink:href"] = use.attrs.pop("href")
-        for space in drawing.select("path:not([d])"):
-            space["d"] = "M0 0"
-        for text in drawing.select("[paint-order]"):
-            text["style"] = f"paint-order: {text.attrs.pop('paint-order')}"
+    for drawing in soup.find_all("svg"):
+        mend(drawing)
     context["body"] = in_light(soup.decode(formatter="minimal"))
-    context["styles"] = in_light(BENCH) if soup.select_one(".bench-picture") else ""
+    context["styles"] = in_light(styles()) if soup.find(class_="bench-picture") else ""
     return "epub.html"
 
 
-def in_light(text: str) -> str:
-    """With the colours of light pages in place of variables, which few e-readers know."""
-    names = "|".join(COLOURS)
-    return re.sub(rf"var\(--({names})(?:,[^)]*)?\)", lambda name: COLOURS[name[1]][0], text)
+def is_left_out(part: Tag) -> bool:
+    """What needs a script, or is for those who see no page; a selector takes ten times longer."""
+    above = part.parent
+    return bool(
+        part.name in LEFT_OUT
+        or LEFT_OUT_CLASSES.intersection(part.get_attribute_list("class"))
+        or part.has_attr("data-stage-read")
+        or (part.name == "text" and part.find_parent(class_="formula"))
+        or (
+            part.name != "details"
+            and above
+            and "attention-map" in above.get_attribute_list("class")
+        )
+    )
+
+
+def say_pictures(soup: BeautifulSoup) -> None:
+    """Put into words what only styles make a picture."""
+    for bar in soup.find_all(class_="bar"):
+        bar.replace_with(": ")
+    for cells in soup.find_all(lambda part: part.has_attr("aria-label"), class_="cells"):
+        cells.string = str(cells["aria-label"])
+        cells.attrs = {}
+
+
+def mend(drawing: Tag) -> None:
+    """Give an SVG what it needs in XML, and old readers what they know."""
+    if drawing.get("role") != "img":
+        del drawing["role"]
+    drawing["xmlns"] = "http://www.w3.org/2000/svg"
+    drawing["xmlns:xlink"] = "http://www.w3.org/1999/xlink"
+    around = drawing.parent
+    if around and (depth := re.fullmatch("--depth: (.*)", str(around.get("style")))):
+        drawing["style"] = f"vertical-align: {depth[1]}"
+        del around["style"]
+    for use in drawing.find_all("use", href=True):
+        use["xlink:href"] = use.attrs.pop("href")
+    for space in drawing.find_all("path", d=False):
+        space["d"] = "M0 0"
+    for text in drawing.find_all(lambda part: part.has_attr("paint-order")):
+        text["style"] = f"paint-order: {text.attrs.pop('paint-order')}"
 
 
 def lead(app: Sphinx, page: str, link: Tag) -> None:
@@ -183,7 +184,7 @@ def lead(app: Sphinx, page: str, link: Tag) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Put the book's builder in place of Sphinx's; have the last word on each of its pages."""
     app.add_builder(Epub, override=True)
     app.connect("config-inited", say_version)
     app.connect("builder-inited", begin, priority=999)

@@ -10,6 +10,8 @@ import html
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -23,13 +25,17 @@ from sphinx.util.docutils import SphinxDirective
 
 from book.evidence.arithmetic import EXECUTED
 from book.evidence.cells import FOLDED
+from book.evidence.measured import Measured
 from book.evidence.records import FOLDER
-from book.press.build import CLAIMS
+from book.press.render import CLAIMS
 from book.sphinx.pages import raw
+from book.sphinx.rests import MARK
 
 logger = logging.getLogger(__name__)
 
-LEDGER = "chapters/claims"
+LEDGER, KNOWN = "chapters/claims", "chapters/subjects"
+ALSO = 2  # lines of what else was measured on a claim's subjects
+CASES = 4  # of a study that are named
 SHORT = 16  # a link of fewer characters is a number: it does not break, and says what it is of
 # By what they count; "one" and "no" also mean other things.
 COUNTS = ["none", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -75,7 +81,7 @@ def outdated(
     return [] if now == before else sorted(getattr(env, "attnbook_claim_pages", set()))
 
 
-def _quoted_numbers(text: str) -> list[str]:
+def quoted_numbers(text: str) -> list[str]:
     """The numbers in a text, standard errors with their ±."""
     return re.findall(r"(?:± *)?(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text.replace("−", "-"))
 
@@ -86,7 +92,7 @@ def _in_digits(text: str, claim: Claim) -> str:
     return str(COUNTS.index(text)) if counts and text in COUNTS else text
 
 
-def _shows(quoted: str, claim: Claim) -> bool:
+def shows(quoted: str, claim: Claim) -> bool:
     """Is ``quoted`` one of the claim's numbers, or errors, rounded as it is written?
 
     To zero only what was measured, the first, is rounded: a tolerance of 0.3 is not 0.
@@ -126,8 +132,8 @@ class ClaimLinks(SphinxTransform):
         # On another text than the committed outputs came from, or under another arithmetic, the
         # prose can't know the numbers.
         text = _in_digits(link.astext(), claim)
-        for quoted in [] if claim["elsewhere"] else _quoted_numbers(text):
-            if not _shows(quoted, claim):
+        for quoted in [] if claim["elsewhere"] else quoted_numbers(text):
+            if not shows(quoted, claim):
                 logger.warning(
                     "the prose says %s, claim %r says: measured %s; claimed %s",
                     quoted,
@@ -154,6 +160,44 @@ class ClaimLinks(SphinxTransform):
         link["attnbook_claim"] = label
 
 
+def setting_of(claim: Claim) -> Measured:
+    """What a claim was measured on."""
+    return Measured(*(claim["setting"][field.name] for field in fields(Measured)))
+
+
+def also_measured(claim: Claim, claims: dict[str, tuple[str, Claim]]) -> list[str]:
+    """Two lines of what else is known of a claim's subjects: what points elsewhere, what is near.
+
+    The nearest is of the same words, and then measured on the most alike.
+    """
+    lines = [f"⇆ {each['differ']} {each['why']}" for each in claim["differs_from"]]
+    known = {claim["label"], *(each["label"] for each in claim["differs_from"])}
+    words = words_of(claim["statement"])
+    others = [
+        other
+        for _, other in claims.values()
+        if claim["subjects"].keys() & other["subjects"].keys() and other["label"] not in known
+    ]
+    here = setting_of(claim)
+    apart = {other["label"]: here.apart(setting_of(other)) for other in others}
+    others.sort(
+        key=lambda other: len(apart[other["label"]]) - len(words & words_of(other["statement"]))
+    )
+    for other in others[: ALSO - len(lines)]:
+        says = shorten(_beyond(claim["statement"], other["statement"]), 64, placeholder=" …")
+        differ = apart[other["label"]]
+        said = f" (other {', '.join(differ)})" if 0 < len(differ) <= ALSO else ""
+        lines.append(f"Also measured: {says}: {numbers_of(other)}{said}")
+    return lines[:ALSO]
+
+
+def _beyond(statement: str, other: str) -> str:
+    """What another statement says after the words with which both begin."""
+    parts, here = re.split(r"(?<=[,:]) ", other), re.split(r"(?<=[,:]) ", statement)
+    same = next((i for i, part in enumerate(parts) if here[i : i + 1] != [part]), 0)
+    return f"{'… ' if same else ''}{' '.join(parts[same:])}"
+
+
 def columns_of(link: nodes.Node) -> tuple[str, str]:
     """What the column of a link in a table is called, and the other columns that hold claims."""
     entry, table = ancestor(link, nodes.entry), ancestor(link, nodes.table)
@@ -178,10 +222,11 @@ def _names_a_claim(link: nodes.reference) -> bool:
     return "attnbook_claim" in link or str(link.get("refuri", "")).startswith("#claim-")
 
 
-def words_of(text: str) -> set[str]:
+@cache
+def words_of(text: str) -> frozenset[str]:
     """The words of a text, by their first letters."""
     found = {word[:4] for word in re.findall(r"[^\W\d_]{3,}", text.lower())}
-    return found - {"the", "and", "with", "for"}
+    return frozenset(found - {"the", "and", "with", "for"})
 
 
 def write_links(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -191,9 +236,12 @@ def write_links(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             continue
         _, claim = app.env.attnbook_claims[link["attnbook_claim"]]  # type: ignore[attr-defined]
         text = link.astext()
-        about = [claim["statement"], numbers_of(claim), f"Has to be: {claim['expected']}"]
+        kind = " rests" if text == MARK else " claim-number" * (len(text) < SHORT)
+        about = [claim["statement"], f"{numbers_of(claim)} (has to be {claim['expected']})"]
+        about += [claim["setting"]["line"]]
+        about += also_measured(claim, app.env.attnbook_claims)  # type: ignore[attr-defined]
         start = (
-            f'<a class="reference internal claim-link{" claim-number" * (len(text) < SHORT)}" '
+            f'<a class="reference internal claim-link{kind}" '
             f'href="{html.escape(link["refuri"])}" data-card="{html.escape(" | ".join(about))}"'
         )
         if len(text) < SHORT:
@@ -212,6 +260,15 @@ def numbers_of(claim: Claim) -> str:
     return f"{claim['measured']}{seeds}".replace(" ± ", "\u00a0±\u00a0")
 
 
+def cases_of(claim: Claim) -> str:
+    """The rows of records that it reads, by study."""
+    named = []
+    for study, cases in claim["setting"]["rows"].items():
+        more = f" and {len(cases) - CASES} more" if len(cases) > CASES else ""
+        named.append(f"{study}{': ' * any(cases)}{'; '.join(cases[:CASES])}{more}")
+    return "; ".join(named)
+
+
 def is_identity(claim: Claim) -> bool:
     """Are two things claimed to be the same? Then there is no number to look at."""
     return str(claim["expected"]).startswith("equal ") or claim["measured"] == "True"
@@ -223,10 +280,12 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
     Args:
         claim: as the build command collected it.
         ledger: address of the ledger from the page.
-        page: address of the claim's page, if the line stands on another one.
+        page: address of the claim's page, if the line stands on another one, which says itself
+            what points in another direction.
         alone: the only one, whose card is open.
     """
     label, same = html.escape(claim["label"]), is_identity(claim)
+    subjects = ledger.replace(Path(LEDGER).name, Path(KNOWN).name)
     mark, verdict = ("✓", "holds") if claim["held"] else ("✗", "does not hold")
     if claim["to_run"]:
         mark, verdict = "?", "not of today’s code"
@@ -236,11 +295,22 @@ def claim_line(claim: Claim, ledger: str, *, page: str = "", alone: bool = False
     rows = {
         "Measured": html.escape(numbers_of(claim)),
         "Has to be": html.escape(claim["expected"]),
+        "On": html.escape(claim["setting"]["full"]),
+        "Cases": html.escape(cases_of(claim)),
         "Margin": "" if claim["room"] is None else f"{claim['room']:g} standard errors",
         "Other seeds": "" if claim["other_seeds"] == "–" else f"held for {claim['other_seeds']}",
         "Recorded in": html.escape(", ".join(claim["files"])),
         "Code": f"changed since: {html.escape(', '.join(claim['to_run']))}" * bool(claim["to_run"]),
         "Text": f"measured on text {claim['text']}" if claim["text"] else "",
+        "Subject": ", ".join(
+            f'<a href="{subjects}#{name}">{html.escape(title)}</a>'
+            for name, title in claim["subjects"].items()
+        ),
+        "⇆": "<br>".join(
+            f"{html.escape(each['differ'])} {html.escape(each['why'])} "
+            f'<a href="{ledger}#ledger-{each["label"]}">The other claim</a>'
+            for each in claim["differs_from"] * (not page)
+        ),
         "Label": f'<a href="{page}#claim-{label}">{label}</a> · '
         f'<a href="{ledger}#ledger-{label}">in the ledger</a>',
     }
@@ -400,7 +470,7 @@ def evidence(claims: Sequence[Claim], ledger: str, code: Sequence[nodes.Node]) -
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer lines of claims and links to them; fold first, write links when folds are there."""
     app.add_transform(ClaimLinks)
     app.add_directive("claim-line", ClaimLine)
     app.connect("builder-inited", load_claims)

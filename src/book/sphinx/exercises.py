@@ -40,7 +40,7 @@ class ExerciseIndex(SphinxDirective):
 
 def note(app: Sphinx, doctree: nodes.document) -> None:
     """Keep what each exercise says of itself."""
-    found = []
+    exercises = []
     for exercise in doctree.findall(is_exercise_node):
         first = next(iter(exercise.findall(nodes.emphasis)), None)
         said = BEGINS.match(first.astext() if first is not None else "")
@@ -51,8 +51,8 @@ def note(app: Sphinx, doctree: nodes.document) -> None:
             )
             continue
         (title,) = exercise.findall(exercise_subtitle)
-        found.append((exercise["label"], title.astext(), *said.groups()))
-    app.env.metadata[app.env.docname]["exercises"] = found
+        exercises.append((exercise["label"], title.astext(), *said.groups()))
+    app.env.metadata[app.env.docname]["exercises"] = exercises
 
 
 def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -108,12 +108,12 @@ class CheckDocumenter(FunctionDocumenter):
 
     @classmethod
     def can_document_member(cls, member: Any, membername: str, isattr: bool, parent: Any) -> bool:
-        """Exercises alone."""
+        """Whether a member of a module is an exercise."""
         return isinstance(member, Exercise)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer the index, which is written again when any page has changed."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_autodocumenter(CheckDocumenter)
     app.add_node(index_node)

@@ -9,7 +9,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from book.figures.moving.figure import HERE, VENDOR, element, script
+from book.figures.moving.figure import HERE, element, script
 from book.sphinx.pages import raw, themed_svg, write_static
 
 FOLDER = "interactive"  # below _static
@@ -18,9 +18,8 @@ SCRIPT = f"{FOLDER}/figures.js"
 
 def write_files(app: Sphinx) -> None:
     """Put scripts and styles where pages that have a figure look for them."""
-    copied = (HERE / "figures.css", VENDOR / "d3.min.js", VENDOR / "d3.LICENSE.txt")
-    files = {path.name: path.read_text("utf-8") for path in copied}
-    write_static(app, FOLDER, files | {"figures.js": script()})
+    style = (HERE / "figures.css").read_text("utf-8")
+    write_static(app, FOLDER, {"figures.css": style, "figures.js": script()})
 
 
 def insert(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -31,9 +30,9 @@ def insert(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         svg = (Path(app.srcdir) / image["uri"]).read_text("utf-8")
         if "data-interactive=" not in svg:
             continue
-        found = re.search(r"(?s)<metadata>(.*?)</metadata>", svg)
-        assert found, f"{image['uri']} has no metadata"
-        recipe = json.loads(unescape(found[1]))
+        metadata = re.search(r"(?s)<metadata>(.*?)</metadata>", svg)
+        assert metadata, f"{image['uri']} has no metadata"
+        recipe = json.loads(unescape(metadata[1]))
         svg = re.sub(r"(?s)<title>.*?</title>", "", svg)  # a tooltip over the whole drawing
         drawn = themed_svg(svg, recipe["title"])
         describes = f"{recipe['name']}-description"
@@ -55,7 +54,7 @@ def load(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Give figures their elements before pictures are put in, and their pages the script."""
     app.add_css_file(f"{FOLDER}/figures.css")
     app.connect("builder-inited", write_files)
     app.connect("doctree-resolved", insert, priority=400)  # before figures are put into the page

@@ -55,7 +55,7 @@ def _title(section: nodes.section) -> nodes.title:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Fold when all cells are drawn; then leave what is folded out of the page's contents."""
     app.connect("doctree-resolved", fold_sections, priority=700)  # when all cells are drawn
     app.connect("html-page-context", leave_out_of_contents)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

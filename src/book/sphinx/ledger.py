@@ -1,10 +1,9 @@
 """Tables about the evidence: the ledger of all claims, the chapters, the studies."""
 
-import ast
 import csv
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -14,19 +13,22 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
 from book.evidence.files import as_json, write_whole
-from book.evidence.records import FOLDER, summary
-from book.press.build import executed
+from book.evidence.records import FOLDER, asks, summary
+from book.press.contents import executed
 from book.sphinx.evidence import Claim, depends_on_claims, is_identity
 from book.sphinx.pages import raw
 
-HEAD = ("Claim", "Measured", "Has to be", "Seeds", "Held", "Other seeds")
+HEAD = ("Claim", "Measured", "Has to be", "Measured on", "Seeds", "Held", "Other seeds")
 KINDS = {
     "": "all kinds",
     "seeds": "means over seeds",
     "same": "identities",
     "one": "single numbers",
 }
-COLUMNS = ("label", "statement", "measured", "expected", "samples", "held", "other_seeds", "room")
+COLUMNS = (
+    *("label", "statement", "measured", "expected", "samples", "held", "other_seeds", "room"),
+    *("subjects", "differs_from", "setting"),
+)
 
 
 class Ledger(SphinxDirective):
@@ -36,7 +38,13 @@ class Ledger(SphinxDirective):
         """Make the controls, and one section with a table for each chapter."""
         depends_on_claims(self.env)
         ledger: dict[str, list[Claim]] = self.env.attnbook_ledger  # type: ignore[attr-defined]
-        return [raw(controls())] + [
+        subjects = {
+            name: title
+            for claims in ledger.values()
+            for claim in claims
+            for name, title in claim["subjects"].items()
+        }
+        return [raw(controls(subjects))] + [
             self._chapter(name, claims) for name, claims in ledger.items() if claims
         ]
 
@@ -56,16 +64,21 @@ class Ledger(SphinxDirective):
         return nodes.section("", title, raw(shown), ids=[f"claims-{Path(docname).name}"])
 
 
-def controls() -> str:
+def controls(subjects: Mapping[str, str]) -> str:
     """The filter of the ledger, which needs the page's script, and the files to take away."""
-    options = "".join(f'<option value="{key}">{name}</option>' for key, name in KINDS.items())
+    kinds, about = (
+        "".join(f'<option value="{key}">{html.escape(name)}</option>' for key, name in each.items())
+        for each in (KINDS, {"": "all subjects"} | dict(sorted(subjects.items())))
+    )
     return (
         '<form class="ledger-filter" hidden><label>Find <input type="search" name="words" '
         'placeholder="words or a label"></label> '
-        f'<label>Kind <select name="kind">{options}</select></label> '
+        f'<label>Kind <select name="kind">{kinds}</select></label> '
+        f'<label>Subject <select name="subject">{about}</select></label> '
         '<output aria-live="polite"></output></form>'
         '<p>All of it as <a href="../claims.csv" download>CSV</a> or '
-        '<a href="../claims.json" download>JSON</a>.</p>'
+        '<a href="../claims.json" download>JSON</a> '
+        '(<a href="../_static/claims.schema.json">its fields</a>).</p>'
     )
 
 
@@ -75,16 +88,19 @@ def row(claim: Claim, page: str, n_columns: int) -> str:
     kind = "same" if is_identity(claim) else "seeds" if claim["samples"] > 1 else "one"
     seeds = str(claim["samples"]) if claim["samples"] > 1 else "–"
     on = f" (text {claim['text']})" if claim["text"] else ""
+    parts = " ⇆" * bool(claim["differs_from"])
     cells = (
-        f'<a href="{page}#claim-{label}">{html.escape(claim["statement"])}</a>',
+        f'<a href="{page}#claim-{label}">{html.escape(claim["statement"])}</a>{parts}',
         html.escape(claim["measured"] + on),
         html.escape(claim["expected"]),
+        html.escape(claim["setting"]["line"]),
         seeds,
         "?" if claim["to_run"] else "✓" if claim["held"] else "✗",
         claim["other_seeds"],
     )
     inside = "".join(f"<td>{cell}</td>" for cell in cells[:n_columns])
-    return f'<tr id="ledger-{label}" data-kind="{kind}">{inside}</tr>'
+    about = " ".join(claim["subjects"])
+    return f'<tr id="ledger-{label}" data-kind="{kind}" data-subjects="{about}">{inside}</tr>'
 
 
 def write_files(app: Sphinx, exception: Exception | None) -> None:
@@ -101,7 +117,15 @@ def write_files(app: Sphinx, exception: Exception | None) -> None:
     with (Path(app.outdir) / "claims.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ("chapter", *COLUMNS))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(
+            row
+            | {
+                "subjects": ", ".join(row["subjects"]),
+                "differs_from": ", ".join(each["label"] for each in row["differs_from"]),
+                "setting": row["setting"]["full"],
+            }
+            for row in rows
+        )
 
 
 def chapter_name(env: BuildEnvironment, docname: str) -> str:
@@ -159,17 +183,16 @@ class StudiesTable(SphinxDirective):
         rows = []
         for path in sorted((Path(self.env.srcdir) / FOLDER).glob("*.json")):
             record = json.loads(path.read_text(encoding="utf-8"))
-            source = path.with_suffix(".py").read_text(encoding="utf-8")
-            asks = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
             made = record["made"]
-            words = [nodes.literal("", path.stem), asks, *summary(record)]
+            question = asks(Path(self.env.srcdir), path.stem)
+            words = [nodes.literal("", path.stem), question, *summary(record)]
             rows.append([*words, made["date"], made.get("device", made["processor"])])
         head = ("Study", "What it asks", "Runs", "Time on one core", "Made", "Processor or GPU")
         return [table(head, rows, "checks")]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer three tables; write the ledger's files when the pages are there."""
     app.add_directive("claims-ledger", Ledger)
     app.add_directive("chapters-table", ChaptersTable)
     app.add_directive("studies-table", StudiesTable)

@@ -56,7 +56,7 @@ def load(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer the directive; load a model's script where a page has one."""
     app.add_directive("live", Live)
     app.add_css_file(f"{FOLDER}/live.css")
     app.connect("builder-inited", write_files)

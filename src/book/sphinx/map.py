@@ -110,7 +110,7 @@ def described(part: Part, href: Callable[[Part], str]) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Offer the directive; check where its parts lead when all pages are read."""
     app.add_node(map_node, html=(visit, None))
     app.add_directive("map", Map)
     app.connect("env-check-consistency", check_anchors)

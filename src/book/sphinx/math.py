@@ -78,11 +78,11 @@ def coloured(tex: str) -> str:
         '\\textcolor{#7424d6}{q_i} \\cdot \\textcolor{#b84d00}{k_j} / \\sqrt{d_k}'
     """
 
-    def in_colour(found: re.Match[str]) -> str:
-        name = found["name"]
+    def in_colour(match: re.Match[str]) -> str:
+        name = match["name"]
         if not name or (name == "V" and not VALUES.search(tex)):
-            return found[0]
-        return rf"\textcolor{{{COLOURS[KIND[name[-1].lower()]][0]}}}{{{found[0]}}}"
+            return match[0]
+        return rf"\textcolor{{{COLOURS[KIND[name[-1].lower()]][0]}}}{{{match[0]}}}"
 
     return NAMES.sub(in_colour, tex)
 
@@ -221,7 +221,7 @@ def add_shared(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Draw formulas as a text is read; put the glyphs that they share behind the page."""
     app.add_html_math_renderer("drawn", (visit_inline, None), (visit_display, None))
     app.add_transform(Formulas)
     app.connect("doctree-resolved", join_signs)

@@ -139,7 +139,7 @@ def unregister(app: Sphinx, config: Config) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Number chapters by their files; put figures into pages, then mend what is written."""
     app.connect("config-inited", unregister)
     numbering = TocTreeCollectorWithStyles
     numbering.assign_section_numbers = number_by_file  # type: ignore[method-assign]

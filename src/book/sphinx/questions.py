@@ -86,7 +86,7 @@ class Cells(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register both."""
+    """Offer two directives, which draw what answers show."""
     app.add_directive("claim-bars", ClaimBars)
     app.add_directive("cells", Cells)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -268,8 +268,8 @@ def prose(children: Iterable[nodes.Node], *, aside: bool = False) -> str:
         children: what to read.
         aside: read what stands in tables, pictures and folds, and nothing else.
     """
-    found = "".join(_text(node, aside, inside=False) for node in children)
-    return re.sub(r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", found)).strip()
+    text = "".join(_text(node, aside, inside=False) for node in children)
+    return re.sub(r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", text)).strip()
 
 
 def _text(node: nodes.Node, aside: bool, inside: bool) -> str:
@@ -284,12 +284,12 @@ def _text(node: nodes.Node, aside: bool, inside: bool) -> str:
     if isinstance(node, nodes.math | nodes.math_block):
         # A space between W_Q and W_K.
         formula = re.sub(r"(?<=_\w)(?=[A-Z])", " ", node.astext()).replace("^⊤", "ᵀ")
-        found = JOIN + formula + JOIN if aside == inside else ""
+        text = JOIN + formula + JOIN if aside == inside else ""
     elif node.get("refdomain") == "cite":
-        found = f"{JOIN}{node.astext()}{JOIN}" if aside == inside else ""
+        text = f"{JOIN}{node.astext()}{JOIN}" if aside == inside else ""
     else:
-        found = "".join(_text(child, aside, inside) for child in node.children)
-    return found if isinstance(node.parent, nodes.TextElement | nodes.Inline) else f"{found}\n"
+        text = "".join(_text(child, aside, inside) for child in node.children)
+    return text if isinstance(node.parent, nodes.TextElement | nodes.Inline) else f"{text}\n"
 
 
 def _is_aside(node: nodes.Element) -> bool:
@@ -298,11 +298,11 @@ def _is_aside(node: nodes.Element) -> bool:
     return folded or isinstance(node, nodes.table) or bool(apart)
 
 
-def synonyms(found: Iterable[Unit]) -> list[list[str]]:
+def synonyms(listed: Iterable[Unit]) -> list[list[str]]:
     """The table above and the glossary's "also called"."""
     called = [
         [unit.title, *re.split(", | or ", also[1])]
-        for unit in found
+        for unit in listed
         if unit.kind == "term"
         for also in re.finditer(r"[Aa]lso called (?:an? |the )?([^.;:(]+)", unit.text)
     ]
@@ -313,8 +313,8 @@ def write_search(app: Sphinx, exception: Exception | None) -> None:
     """Write the one script that a search loads."""
     if exception is not None or app.builder.name != "html":
         return
-    found = list(units(app.env))
-    data = f"const UNITS = {_js(found)};\nconst SYNONYMS = {_js(synonyms(found))};\n"
+    listed = list(units(app.env))
+    data = f"const UNITS = {_js(listed)};\nconst SYNONYMS = {_js(synonyms(listed))};\n"
     library = re.sub(
         r"(?s)/\*.*?\*/|//# sourceMappingURL.*", "", (VENDOR / "minisearch.js").read_text("utf-8")
     )

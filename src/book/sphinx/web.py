@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,8 @@ def bring(app: Sphinx, config: Config) -> None:
 def fold_solutions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Exercises without an inner section, all of which had one id; solutions as folds."""
     kinds = (exercise_node, exercise_enumerable_node, solution_node)
-    found: list[Any] = list(doctree.findall(lambda node: isinstance(node, kinds)))
-    for node in found:
+    folds: list[Any] = list(doctree.findall(lambda node: isinstance(node, kinds)))
+    for node in folds:
         for section in list(node.findall(nodes.section)):
             at = node.index(section)
             node[at : at + 1] = section.children
@@ -72,23 +72,13 @@ def fold_solutions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def visit_solution(self: HTML5Translator, node: nodes.Element) -> None:
-    """Open a fold."""
+    """A solution is a fold."""
     self.body.append(self.starttag(node, "details", CLASS="admonition"))
 
 
-def depart_fold(self: HTML5Translator, node: nodes.Element) -> None:
-    """Close it."""
-    self.body.append("</details>\n")
-
-
-def visit_summary(self: HTML5Translator, node: nodes.Element) -> None:
-    """Open its title."""
-    self.body.append('<summary class="admonition-title">')
-
-
-def depart_summary(self: HTML5Translator, node: nodes.Element) -> None:
-    """Close it."""
-    self.body.append("</summary>\n")
+def writes(text: str) -> Callable[[HTML5Translator, nodes.Element], None]:
+    """What docutils calls for a node, where that is one text."""
+    return lambda self, node: self.body.append(text)
 
 
 def head(
@@ -119,19 +109,21 @@ def head(
         context["generate_toctree_html"] = lambda *given, **options: str(
             contents(*given, **options)
         ).replace("<summary>", named)
-    needless = ["pagename =", "sphinx_highlight"]
-    needless += [] if has_folds(context.get("body", "")) else ["toggle"]
-    scripts = []
-    for script in context["script_files"]:
+    context["script_files"] = needed(context["script_files"], context.get("body", ""))
+
+
+def needed(scripts: Sequence[Any], body: str) -> list[Any]:
+    """The scripts that a page with this body needs; it waits for none of them."""
+    needless = ["pagename =", "sphinx_highlight", *([] if has_folds(body) else ["toggle"])]
+    kept = []
+    for script in scripts:
         says = f"{script.filename} {script.attributes.get('body')}"
-        if script.filename and Path(str(script.filename)).name in UNUSED:
-            continue
-        if any(words in says for words in needless):
+        if Path(str(script.filename)).name in UNUSED or any(words in says for words in needless):
             continue
         if script.filename:
             script.attributes["defer"] = "defer"
-        scripts.append(script)
-    context["script_files"] = scripts
+        kept.append(script)
+    return kept
 
 
 def has_folds(body: str) -> bool:
@@ -236,20 +228,25 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
         joined = "\n".join(path.read_text(encoding="utf-8") for path in styles)
         rules = tinycss2.parse_stylesheet(joined, skip_comments=False, skip_whitespace=True)
         (static / "site.css").write_text(shortened(rules, used), encoding="utf-8")
-    if base := base_address(app):
-        listed = [path.relative_to(out).as_posix() for path in pages]
-        urls = "".join(
-            f"<url><loc>{html.escape(base + each)}</loc></url>\n"
-            for each in listed
-            if each not in ("index.html", "404.html", "search.html")
-        )
-        (out / "sitemap.xml").write_text(
-            '<?xml version="1.0" encoding="UTF-8"?>\n'
-            f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}</urlset>\n',
-            encoding="utf-8",
-        )
-    sitemap = f"Sitemap: {base}sitemap.xml\n" if base else ""
-    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\n{sitemap}", encoding="utf-8")
+    base = base_address(app)
+    if base:
+        listed = (path.relative_to(out).as_posix() for path in pages)
+        (out / "sitemap.xml").write_text(sitemap(base, listed), encoding="utf-8")
+    mapped = f"Sitemap: {base}sitemap.xml\n" if base else ""
+    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\n{mapped}", encoding="utf-8")
+
+
+def sitemap(base: str, pages: Iterable[str]) -> str:
+    """The addresses of the pages that a search engine is to know."""
+    urls = "".join(
+        f"<url><loc>{html.escape(base + page)}</loc></url>\n"
+        for page in pages
+        if page not in ("index.html", "404.html", "search.html")
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}</urlset>\n'
+    )
 
 
 def shortened(rules: list[Any], used: set[str]) -> str:
@@ -301,10 +298,11 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register everything."""
+    """Take part in a build from its settings to the stylesheet of all that pages use."""
     app.setup_extension("sphinx_exercise")
-    app.add_node(Summary, html=(visit_summary, depart_summary))
-    app.add_node(solution_node, override=True, html=(visit_solution, depart_fold))
+    title = writes('<summary class="admonition-title">'), writes("</summary>\n")
+    app.add_node(Summary, html=title)
+    app.add_node(solution_node, override=True, html=(visit_solution, writes("</details>\n")))
     app.connect("config-inited", bring)
     app.connect("doctree-resolved", fold_solutions)
     app.connect("html-collect-pages", pages)

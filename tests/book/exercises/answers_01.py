@@ -12,6 +12,10 @@ def embed(ids, table, scaled):
     return table[ids] * (math.sqrt(table.shape[1]) if scaled else 1)
 
 
+def scaled_in_place(ids, table, scaled):
+    return table.mul_(math.sqrt(table.shape[1]) if scaled else 1)[ids]
+
+
 share, rates = chapter_01.check_content_share.correct, chapter_01.check_matching_rates.correct
 
 RIGHT = [
@@ -25,6 +29,7 @@ RIGHT = [
 ]
 
 MISTAKES = [
+    ("embed", scaled_in_place, "scaled=True, .* changes what it is given: compute a new tensor"),
     ("embed", lambda *given: embed(*given)[0], "expected shape"),
     ("embed", lambda *given: None, "must return a tensor, got NoneType"),
     ("embed", lambda ids, table, scaled: 3 * table[ids], r"entry \(0, 1, 0\) should be"),

@@ -12,6 +12,12 @@ RIGHT = [
 
 MISTAKES = [
     (
+        "merge_heads",
+        lambda heads: heads.transpose(1, 2).view(len(heads), heads.shape[2], -1),
+        r"raises RuntimeError: view size .*; .* \.contiguous\(\), or use \.reshape",
+    ),
+    ("shared_as_full", lambda block, n: torch.cat([block] * n, 1), "each a sum over all heads'"),
+    (
         "from_tiled",
         lambda *given: check_from_tiled.correct(*given).unflatten(0, (given[1], -1)),
         "below each other again",

@@ -1,5 +1,7 @@
 """What chapter 06's checks say beside naming typical mistakes, and other right answers."""
 
+import numpy as np
+
 from book.exercises.chapter_06 import (
     check_attention_backward,
     check_layer_norm_backward,
@@ -22,16 +24,28 @@ def centre_in_place(gradient, normed, sigma):
     return gradient / sigma
 
 
-RIGHT = [("attention_backward", attention_in_place)]
+def by_jacobians(gradient, weights):
+    rows = [da @ (np.diag(a) - np.outer(a, a)) for da, a in zip(gradient, weights, strict=True)]
+    return np.array(rows)
+
+
+def groups_of_the_text(gradient, n_kv_heads):
+    return gradient.reshape(2, 3, *gradient.shape[1:]).sum(axis=1)
+
+
+RIGHT = []
 
 MISTAKES = [
+    ("softmax_backward", by_jacobians, "makes a Jacobian of 1,000 × 1,000"),
     ("softmax_backward", lambda *given: 2 * softmax(*given), "finite differences give"),
     ("softmax_backward", lambda *given: softmax(*given)[0], "has shape"),
     ("softmax_backward", lambda *given: None, "must return NumPy arrays, got NoneType"),
+    ("attention_backward", attention_in_place, "changes what it is given"),
     ("attention_backward", lambda *given: attention(*given)[0], "two arrays"),
     ("attention_backward", lambda *given: [2 * each for each in attention(*given)], "query: at"),
+    ("sum_groups", groups_of_the_text, r"\(4, 3, 6\), raises ValueError: cannot reshape"),
     ("sum_groups", lambda g, n: g.reshape(n, -1, *g.shape[1:]).max(axis=1), "key: at"),
-    ("layer_norm_backward", centre_in_place, "the part along x̂ is missing"),
+    ("layer_norm_backward", centre_in_place, "changes what it is given"),
     ("layer_norm_backward", lambda *given: 2 * check_layer_norm_backward.correct(*given), "x: at"),
     ("tied_gradient", lambda *given: 2 * check_tied_gradient.correct(*given), "table: at"),
 ]

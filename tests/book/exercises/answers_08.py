@@ -14,7 +14,7 @@ MISTAKES = [
     (
         "scale_branches",
         lambda blocks: check_scale_branches.correct(blocks[:1]),
-        r"entry \(1, 3\) should",
+        r"entry \(1, 5\) should",
     ),
     (
         "scale_branches",

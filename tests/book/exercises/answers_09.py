@@ -34,6 +34,25 @@ def causal_alone(source, target, padding_id):
     return real, torch.ones(own.shape[-2:], dtype=torch.bool).tril(), cross
 
 
+def causal_to(diagonal, upper=False):
+    """A decoder's mask that leaves padding alone."""
+
+    def three_masks(source, target, padding_id):
+        real, own, cross = check_three_masks.correct(source, target, padding_id)
+        table = torch.ones(own.shape[-2:], dtype=torch.bool)
+        return real, table.triu(diagonal) if upper else table.tril(diagonal), cross
+
+    return three_masks
+
+
+def up_to_written_end(written, target, end_id):
+    right = 0
+    for row, answer in zip(written.tolist(), target.tolist(), strict=True):
+        n = row.index(end_id) + 1 if end_id in row else min(len(row), len(answer))
+        right += row[:n] == answer[:n]
+    return right / len(target)
+
+
 def cross_from_target(source, target, padding_id):
     real, own, _ = check_three_masks.correct(source, target, padding_id)
     return real, own, (target != padding_id)[:, None, None]
@@ -74,8 +93,11 @@ MISTAKES = [
     ("three_masks", masks(decoder=lambda m: m[:, 0]), "decoder's .* does not broadcast"),
     ("three_masks", masks(encoder=lambda m: m.double().log()), "should be bool"),
     ("three_masks", masks(encoder=lambda m: m.roll(1, -1)), "of the encoder's .* should be 1"),
+    ("three_masks", causal_to(1), "attend to the one after it"),
+    ("three_masks", causal_to(0, upper=True), "looks to the right"),
+    ("exact_match", up_to_written_end, "at an end that is written"),
     ("exact_match", early_end_passes, "too early"),
-    ("exact_match", same_width_only, "wider, raises an error: "),
+    ("exact_match", same_width_only, "wider, raises RuntimeError: "),
     ("exact_match", lambda *given: None, "must return a number"),
     ("exact_match", lambda *given: 0.5, "should be 0.4"),
     ("beam_step", changed(lambda new, i, j: (new, i)), "must return 3 tensors"),

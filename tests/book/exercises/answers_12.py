@@ -269,6 +269,12 @@ class OutputsAlone(Layer):
         return self.norm(x + y * real[..., None])
 
 
+class ZerosAtPadding(Layer):
+    def forward(self, x, real):
+        y, _ = self.attn(x, x, x, key_padding_mask=~real)
+        return self.norm(x + y) * real[..., None]
+
+
 class WithoutSkip(Layer):
     def forward(self, x, real):
         y, _ = self.attn(x, x, x, key_padding_mask=~real)
@@ -292,6 +298,7 @@ RIGHT = [
     ("repaired_mask", masked(lambda b: b[:, None].expand(-1, 4, -1, -1).flatten(0, 1))),
     ("repaired_mask", masked(lambda b: b.repeat(1, 4, 1).view(-1, *b.shape[1:]))),
     ("repaired_mask", filled(-1e9)),
+    ("repaired_mask", ZerosAtPadding),
     ("repaired_mask", masked(lambda b: b[:, 0], "key_padding_mask")),
 ]
 
@@ -318,7 +325,7 @@ MISTAKES = [
     ("repaired_dropout", Nothing, DOCTOR),
     ("repaired_positions", Encoder, DOCTOR),
     ("repaired_positions", adds(lambda self, x: x), DOCTOR),
-    ("repaired_positions", adds(lambda self, x: x + self.pe[1 : x.size(1) + 1, 0]), OUTPUT),
+    ("repaired_positions", adds(lambda self, x: x + self.pe[1 : x.size(1) + 1, 0]), "from 1"),
     ("repaired_positions", SequenceFirst, DOCTOR),
     ("repaired_positions", Learned, OUTPUT),
     ("repaired_einsum", EinsumAttention, DOCTOR),

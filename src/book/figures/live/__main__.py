@@ -6,9 +6,10 @@ from importlib import import_module
 
 import torch
 
+from attnbook.config import ModelConfig
 from attnbook.encoder_decoder import Transformer
 from attnbook.initialization import initialize
-from attnbook.models import LanguageModel, ModelConfig
+from attnbook.models import LanguageModel
 from attnbook.tasks.tales import TalesTask
 from attnbook.training import train
 from book.figures.live import HERE

@@ -21,10 +21,10 @@ def look_up(path: str, numbers: Numbers) -> Any:
         >>> look_up("weights.1", {"weights": [0.2, 0.8]})
         0.8
     """
-    found: Any = numbers
+    value: Any = numbers
     for key in path.split("."):
-        found = found[int(key)] if isinstance(found, Sequence) else found[key]
-    return found
+        value = value[int(key)] if isinstance(value, Sequence) else value[key]
+    return value
 
 
 def fill(template: str, numbers: Numbers) -> str:
@@ -45,7 +45,7 @@ def fill(template: str, numbers: Numbers) -> str:
 
 
 def formatted(value: Any, spec: str) -> str:
-    """A number as text, the way that d3.format writes it, a "%" behind a no-break space."""
+    """A number as text, as ``figures.js`` writes it, too; a "%" behind a no-break space."""
     if isinstance(value, str) or value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,7 +1,6 @@
 """A figure with controls, its SVG, and its element of a page."""
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,9 +10,9 @@ from typing import Any
 
 from book.figures.moving.drawing import Drawing, Numbers, fill, group, mark
 from book.figures.style import INK, PAPER
+from book.reader import reads
 
 HERE = Path(__file__).parent
-VENDOR = HERE.parents[1] / "vendor"
 MAP = HERE.parent / "map" / "map.js"
 
 
@@ -256,14 +255,11 @@ class Figure:
 
     def _repr_html_(self) -> str | None:
         """Where a reader runs the notebook: the figure with its controls and scripts."""
-        if not os.environ.keys() & {"JPY_SESSION_NAME", "COLAB_RELEASE_TAG"}:
+        if not reads():
             return None  # the page's own extension adds them
         style = (HERE / "figures.css").read_text("utf-8")
-        d3 = f"((define, module, exports) => {{{(VENDOR / 'd3.min.js').read_text('utf-8')}}})()"
         svg = self.svg().replace("<svg ", f'<svg role="img" aria-label="{escape(self.title)}" ', 1)
-        return (
-            f"<style>{style}</style>{element(svg, self.recipe())}<script>{d3}\n{script()}</script>"
-        )
+        return f"<style>{style}</style>{element(svg, self.recipe())}<script>{script()}</script>"
 
 
 def element(svg: str, recipe: Mapping[str, Any]) -> str:

@@ -16,15 +16,16 @@
   };
   // Figure -> (settings, data, lists) => numbers.
   const compute = {};
-  const source = document.currentScript?.src;
 
   const lookUp = (path, numbers) => path.split(".").reduce((at, key) => at[key], numbers);
   const formatted = (value, spec) => {
     if (typeof value !== "number") return value === true ? "True" : value === false ? "False" : String(value);
-    if (Number.isNaN(value)) return "NaN";
-    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-    if (!spec) return d3.format("~g")(+value.toPrecision(6)).replace("-", "−");
-    return d3.format(spec === "," ? ",.0f" : spec)(value).replace("-", "−").replace("%", "\xa0%");
+    if (!isFinite(value)) return value > 0 ? "∞" : value < 0 ? "−∞" : "NaN";
+    // Without its sign: toFixed rounds a half up, which is away from zero then.
+    const percent = spec?.endsWith("%"), size = Math.abs(percent ? 100 * value : value);
+    const text = !spec ? `${+size.toPrecision(6)}`.replace("-", "−")
+      : spec === "," ? size.toFixed(0).replace(/\B(?=(\d{3})+$)/g, ",") : size.toFixed(spec[1]);
+    return (value < 0 && /[1-9]/.test(text) ? "−" : "") + text + (percent ? "\xa0%" : "");
   };
   const fill = (template, numbers) =>
     template.replace(/\{([\w.]+)(?::([^}]*))?\}/g, (_, path, spec) => formatted(lookUp(path, numbers), spec));
@@ -64,21 +65,19 @@
     const needs = JSON.parse(box.querySelector("script[type='application/json']").textContent);
     const svg = box.querySelector("svg"), form = box.querySelector(".controls");
     const said = box.querySelector(".said"), settings = needs.settings;
-    const bound = d3.select(svg).selectAll("[data-bind]")
-      .datum(function () { return JSON.parse(this.dataset.bind); });
+    const bound = [...svg.querySelectorAll("[data-bind]")].map((mark) => [mark, JSON.parse(mark.dataset.bind)]);
     const cells = [...box.querySelectorAll(".numbers td")];
     let numbers;
 
     const draw = () => {
       numbers = { ...settings, ...compute[needs.name](settings, needs.data, lists) };
-      bound.each(function (bindings) {
+      for (const [mark, bindings] of bound)
         for (const [name, kind, ...rest] of bindings) {
           const value = kinds[kind](numbers, ...rest);
           if (!name) {
-            if (this.textContent !== value) this.textContent = value;
-          } else if (this.getAttribute(name) !== value) this.setAttribute(name, value);
+            if (mark.textContent !== value) mark.textContent = value;
+          } else if (mark.getAttribute(name) !== value) mark.setAttribute(name, value);
         }
-      });
       const now = fill(typeof needs.says === "string" ? needs.says : needs.says[numbers.case], numbers);
       if (said.textContent !== now) said.textContent = now;
       cells.forEach((cell, i) => { cell.textContent = fill(needs.table[i], numbers); });
@@ -165,12 +164,25 @@
         const stepped = Math.round((value - min) / step) * step + +min;
         return +Math.min(max, Math.max(min, stepped)).toFixed(6);
       };
-      d3.select(svg).selectAll(`[data-handle="${name}"]`).style("cursor", "grab").style("touch-action", "none")
-        .call(d3.drag().container(svg).on("drag", (event) => {
-          set(x, clamp(x, (event.x - dx) / scale));
-          if (y) set(y, clamp(y, (dy - event.y) / scale));
+      const under = (event) => {
+        const at = new DOMPoint(event.x, event.y).matrixTransform(svg.getScreenCTM().inverse());
+        return [(at.x - dx) / scale, (dy - at.y) / scale];
+      };
+      for (const mark of svg.querySelectorAll(`[data-handle="${name}"]`)) {
+        let grip;  // from where it was taken to its own place
+        mark.addEventListener("pointerdown", (event) => {
+          if (event.button || event.ctrlKey) return;
+          const at = under(event);
+          grip = [x, y].map((input, i) => settings[input] - at[i]);
+          mark.setPointerCapture(event.pointerId);
+        });
+        mark.addEventListener("pointermove", (event) => {
+          if (!mark.hasPointerCapture(event.pointerId)) return;
+          const at = under(event);
+          [x, y].forEach((input, i) => input && set(input, clamp(input, at[i] + grip[i])));
           redraw();
-        }).subject(() => ({ x: dx + scale * settings[x], y: dy - scale * (y ? settings[y] : 0) })));
+        });
+      }
     }
 
     // Cells: point at one, walk with the arrow keys, switch.
@@ -225,24 +237,12 @@
       }, { threshold: 0.9 }).observe(svg);
   };
 
-  // D3 is fetched when the first figure comes near.
-  let loading;
-  const load = () => {
-    loading ??= window.d3 ? Promise.resolve() : new Promise((resolve, reject) => {
-      const tag = document.createElement("script");
-      tag.src = source.replace(/[^/]*$/, "d3.min.js");
-      tag.onload = resolve;
-      tag.onerror = reject;
-      document.head.append(tag);
-    });
-    return loading;
-  };
   const start = () => {
     const near = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (!isIntersecting || "live" in target.dataset) continue;
         near.unobserve(target);
-        load().then(() => "live" in target.dataset || enhance(target));
+        enhance(target);
       }
     }, { rootMargin: "600px" });
     document.querySelectorAll(".interactive:not([data-live])").forEach((box) => near.observe(box));

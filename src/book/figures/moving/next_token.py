@@ -67,8 +67,8 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "before": rows(before),
         "after": drawn,
         "bars": [p if w else q for p, q, w in zip(rows(hot.softmax(-1)), drawn, why, strict=True)],
-        "entropy": bits(after),
-        "own": bits(before),
+        "entropy": entropy(after),
+        "own": entropy(before),
         "lost": before[left:].sum().item(),
         "case": "all" if left == VOCABULARY else "several" if left > 1 else "one",
     }
@@ -79,8 +79,8 @@ def rows(probabilities: Tensor) -> list[float]:
     return [*probabilities[:ROWS].tolist(), probabilities[ROWS:].sum().item()]
 
 
-def bits(probabilities: Tensor) -> float:
-    """Entropy."""
+def entropy(probabilities: Tensor) -> float:
+    """Entropy of a distribution, in bits."""
     return float(torch.special.entr(probabilities).sum()) / math.log(2)
 
 

@@ -41,7 +41,7 @@ def split_heads(x: Tensor, how: str) -> Tensor:
 
 
 def merge_heads(heads: Tensor, how: str) -> Tensor:
-    """And back."""
+    """(2 heads, 4 tokens, 2) to (4 tokens, 4), correctly or not."""
     return (heads.transpose(0, 1) if how == "right" else heads).reshape(4, 4)
 
 

@@ -26,9 +26,9 @@ MIDDLE, PIXELS = 92, 9.5  # its height, and pixels for a spread of 1
 def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     """The band's outline from the measured variances, angles from the measured cosines."""
     n = int(settings["n"])
-    found = data["measured"][settings["norm"]][settings["factor"]][str(n)]
-    spread = [1.0, *(math.sqrt(v) for v in found["variance"])]
-    cosines = [0.0, *found["cosine"]]
+    measured = data["measured"][settings["norm"]][settings["factor"]][str(n)]
+    spread = [1.0, *(math.sqrt(v) for v in measured["variance"])]
+    cosines = [0.0, *measured["cosine"]]
     # At 48 places for every depth, so that one outline glides into another: N divides 48.
     spread = np.interp(np.arange(PLACES + 1) * n / PLACES, range(n + 1), spread).tolist()
     places = [i / PLACES for i in range(PLACES + 1)]
@@ -37,7 +37,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "edge": spread + [-s for s in spread[::-1]],
         "across": places + places[::-1],
         "gap": LONG / n - 1,
-        "variance": found["variance"][-1],
+        "variance": measured["variance"][-1],
         "longer": spread[-1],
         "cosines": cosines,
         "up": [-a for a in angles],

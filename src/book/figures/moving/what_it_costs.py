@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from attnbook.config import ModelConfig
 from attnbook.costs import (
     activation_bytes,
     cache_bytes,
@@ -13,7 +14,6 @@ from attnbook.costs import (
     forward_operations,
     state_bytes,
 )
-from attnbook.models import ModelConfig
 from book.figures.colours import BLUE, COLOURS, FRAME, KEY, MUTED, OLIVE, ROSE
 from book.figures.moving.drawing import (
     Drawing,

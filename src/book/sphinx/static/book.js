@@ -127,11 +127,12 @@ addEventListener("DOMContentLoaded", () => {
   const texts = new Map(rows.map((row) => [row, `${row.id} ${row.textContent}`.toLowerCase()]));
   const filter = () => {
     const words = form.elements.words.value.toLowerCase().split(/\s+/);
-    const kind = form.elements.kind.value;
+    const kind = form.elements.kind.value, subject = form.elements.subject.value;
     let left = 0;
     for (const row of rows) {
       row.hidden = !words.every((word) => texts.get(row).includes(word)) ||
-        (kind && row.dataset.kind !== kind);
+        (kind && row.dataset.kind !== kind) ||
+        (subject && !row.dataset.subjects.split(" ").includes(subject));
       left += !row.hidden;
     }
     for (const table of document.querySelectorAll("table.claims-ledger"))
