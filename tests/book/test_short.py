@@ -14,7 +14,9 @@ from book.press.render import CLAIMS
 
 CLAIM = {"statement": "Warm-up helps", "measured": "3", "expected": "at most 4"}
 SUBJECTS = {
-    "warm-up": Subject("warm-up", "Warm-up", "If it helps.", "", ("warm", "cold", "post", "late"))
+    "warm-up": Subject(
+        "warm-up", "Warm-up", "If it helps.", "", "", ("warm", "cold", "post", "late")
+    )
 }
 REST = "one: [{says: It helps., rests: warm}, {says: It is quick., rests: warm cold}]"
 

@@ -15,8 +15,8 @@ from book.sphinx.evidence import quoted_numbers, shows
 LABELS = ["warm-a", "warm-b", "post-a"]
 WRITTEN = """
 subjects:
-  warm-up: {title: Warm-up, says: If it helps., claims: "warm-*"}
-  post-norm: {title: Post-norm, says: If it learns., words: post-LN, claims: post-a warm-b}
+  warm-up: {title: Warm-up, says: If it helps., answer: It does., claims: "warm-*"}
+  post-norm: {title: Post-norm, says: If so., answer: Yes., words: post-LN, claims: post-a warm-b}
 differs:
 - {claims: [post-a, warm-b], differ: One learned and one did not., why: Why is not known.}
 """

@@ -1,4 +1,4 @@
-"""Short places: headlines, summaries, answers, verdicts and lectures, and what each rests on.
+"""Short places: headlines, summaries, answers, verdicts, lectures, and what each rests on.
 
 A short sentence drops the setting that the text has. So it names the claims that it rests on, by
 links or in ``chapters/short.yml``; and when one of these changes, or a result that points elsewhere
@@ -16,7 +16,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from book.evidence.subjects import Subjects
+from book.evidence.subjects import Subjects, read_subjects
 
 RESTS, READ = Path("chapters/short.yml"), Path("chapters/read.json")
 NOTHING = "nothing"
@@ -70,8 +70,12 @@ def shorts(root: Path, labels: Iterable[str]) -> list[Short]:
     """
     if not (root / RESTS).exists():
         return []
-    written = rests_written(root)
-    found = [*_in_chapters(root / "chapters", written), *_in_pages(root / "chapters")]
+    written, labels = rests_written(root), list(labels)
+    found = [
+        *_in_chapters(root / "chapters", written),
+        *_in_pages(root / "chapters"),
+        *_in_subjects(root, labels),
+    ]
     wrong = [f"{page} has no sentence {says!r}" for page, each in written.items() for says in each]
     wrong += [f"{each.page}: {each.says!r} rests on no claim" for each in found if not each.labels]
     known = set(labels)
@@ -122,6 +126,14 @@ def _in_pages(folder: Path) -> Iterator[Short]:
     for each in (folder / "lectures.md").read_text("utf-8").split("\n\n"):
         if rests := LINK.findall(each):
             yield Short("lectures", "lecture", each.strip(), tuple(dict.fromkeys(rests)))
+
+
+def _in_subjects(root: Path, labels: Iterable[str]) -> Iterator[Short]:
+    """What is known about each subject."""
+    for each in read_subjects(root, labels).by_name.values():
+        yield Short(
+            "subjects", each.title, each.answer, tuple(dict.fromkeys(LINK.findall(each.answer)))
+        )
 
 
 def _section(text: str, title: str) -> str:

@@ -28,6 +28,7 @@ class Subject:
         name: its anchor on the page of all subjects.
         title: the field's term.
         says: which question its claims answer.
+        answer: what they answer, in three sentences at most, with links to those that say so.
         words: what else it is looked for by.
         labels: of its claims, in the order of the book.
     """
@@ -35,6 +36,7 @@ class Subject:
     name: str
     title: str
     says: str
+    answer: str
     words: str
     labels: tuple[str, ...]
 
@@ -93,6 +95,7 @@ def read_subjects(root: Path, labels: Iterable[str]) -> Subjects:
             name,
             each["title"],
             each["says"],
+            each["answer"],
             each.get("words", ""),
             tuple(label for label in labels if _names(each["claims"], label)),
         )

@@ -55,8 +55,9 @@ class KnownSubjects(SphinxDirective):
         return [raw(f'<ul class="subjects">{items}</ul>'), *sections]
 
     def _section(self, subject: Subject, partings: list[Parting]) -> nodes.section:
-        called = f" Also: {subject.words}." if subject.words else ""
-        says = nodes.paragraph("", f"{subject.says}{called}")  # no raw text: for the search
+        # No raw text: for the search.
+        also = f" Also: {subject.words}." if subject.words else ""
+        says = nodes.paragraph("", f"{subject.says}{also}", classes=["asked"])
         parts = "".join(self._parting(each) for each in partings)
         claims = [self.claims[label] for label in subject.labels]
         columns = columns_of([claim for _, claim in claims])
@@ -72,7 +73,8 @@ class KnownSubjects(SphinxDirective):
             f"<tbody>{rows}</tbody></table></div></details>"
         )
         title = nodes.title("", subject.title)
-        return nodes.section("", title, says, raw(shown), ids=[subject.name])
+        answer = self.parse_text_to_nodes(subject.answer)
+        return nodes.section("", title, *answer, says, raw(shown), ids=[subject.name])
 
     def _parting(self, parting: Parting) -> str:
         named = {label: self.claims[label][1]["statement"] for label in parting.shows}
