@@ -72,6 +72,7 @@ class Place(SphinxDirective):
         "stage": directives.unchanged,
         "back": directives.flag,
         "set": directives.unchanged,
+        "first": directives.unchanged,
     }
 
     def run(self) -> list[nodes.Node]:

@@ -1,8 +1,10 @@
 """Train models that run in the page: ``python -m book.figures.live dates tales``, 20 minutes."""
 
 import json
+import re
 import sys
 from importlib import import_module
+from random import Random
 
 import torch
 
@@ -10,7 +12,7 @@ from attnbook.config import ModelConfig
 from attnbook.encoder_decoder import Transformer
 from attnbook.initialization import initialize
 from attnbook.models import LanguageModel
-from attnbook.tasks.tales import TalesTask
+from attnbook.tasks.tales import TalesTask, tell
 from attnbook.training import train
 from book.figures.live import HERE
 
@@ -35,7 +37,9 @@ def tales() -> tuple[LanguageModel, dict[str, object]]:
     draws = torch.Generator().manual_seed(SEED)
     model = initialize(LanguageModel(config), "glorot", generator=draws)
     train(model, lambda draws: task.batch(8, draws), lm_text.training(3000, SEED, rate=2e-3))
-    return model, {"tokenizer": json.loads(task.tokenizer.to_str())}
+    told = " ".join(tell(Random(n)).text for n in range(3000)).lower()
+    words = sorted(set(re.findall("[a-z]+", told)))
+    return model, {"tokenizer": json.loads(task.tokenizer.to_str()), "words": words}
 
 
 for name in sys.argv[1:]:

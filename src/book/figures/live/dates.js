@@ -1,6 +1,6 @@
 // The reader of dates: what it writes for a typed phrase, and where it looks for each character.
 live.start.dates = (element) => {
-  const START = 1, END = 2, UNKNOWN = 3, LONGEST = 40, MOST = 12;
+  const START = 1, END = 2, UNKNOWN = 3, LONGEST = 40, MOST = 12, DAY = 9;  // its second digit
   const { weights, characters } = live.files.dates, model = new live.Model(weights);
   const names = ["padding", "start", "end", "�", ...characters];
   const shown = (character) => (character === " " ? "·" : character);
@@ -8,30 +8,31 @@ live.start.dates = (element) => {
   const NEW = { nb: "Norwegian", pt: "Portuguese", cs: "Czech", fi: "Finnish", el: "Greek", ko: "Korean", hu: "Hungarian" };
   const options = (languages) => Object.entries(languages).map(([code, name]) => `<option value="${code}">${name}</option>`).join("");
 
-  element.innerHTML = `
-    <label class="live-ask">Type a date, as you would write it
-      <input type="text" maxlength="${LONGEST}" value="mardi 5 mars 2024" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
-    <p>or let the browser write one in
+  element.querySelector(".live-body").innerHTML = `
+    <p class="live-more">or let the browser write one in
       <select aria-label="Language"><optgroup label="It has learned">${options(KNOWN)}</optgroup><optgroup label="It has never seen">${options(NEW)}</optgroup></select>
       <button type="button" name="another">Another date</button></p>
-    <p class="live-label" id="live-reads">It reads. Press a character to cut its edge to the one being written.</p>
-    <div class="live-row live-phrase" role="group" aria-labelledby="live-reads"></div>
-    <p class="live-label" id="live-writes">It writes</p>
-    <div class="live-row live-answer" role="group" aria-labelledby="live-writes"></div>
-    <div class="live-likely"></div>
+    <div class="live-reading">
+      <svg class="live-ribbons" aria-hidden="true"></svg>
+      <p class="live-label" id="live-reads">It reads <small>Press a character to cut its edge to the one that is written.</small></p>
+      <div class="live-row live-phrase" role="group" aria-labelledby="live-reads"></div>
+      <p class="live-label" id="live-writes">It writes</p>
+      <div class="live-row live-answer" role="group" aria-labelledby="live-writes"></div>
+    </div>
     <p class="live-said" role="status"></p>
+    <div class="live-likely"></div>
     <div class="live-controls">
       <button type="button" name="play">▶ Play</button>
       <button type="button" name="back" aria-label="Character before">‹</button>
       <button type="button" name="next" aria-label="Next character">›</button>
-      <fieldset><legend>Heads that look at the phrase</legend>${[1, 2, 3, 4].map((n) => `<label><input type="checkbox" value="${n - 1}" checked> ${n}</label>`).join("")}</fieldset>
-      <button type="button" name="mend">Undo all</button>
+      <fieldset class="live-more"><legend>Heads that look at the phrase</legend>${[1, 2, 3, 4].map((n) => `<label><input type="checkbox" value="${n - 1}" checked> ${n}</label>`).join("")}</fieldset>
+      <button type="button" name="mend" class="live-more">Undo all</button>
     </div>`;
   const part = (selector) => element.querySelector(selector);
   const input = part(".live-ask input"), phrase = part(".live-phrase"), answer = part(".live-answer");
   const heads = [...element.querySelectorAll("fieldset input")];
   let due = { text: "mardi 5 mars 2024", iso: "2024-03-05" };  // what the browser wrote
-  let cuts = new Set(), at = 0, steps = [], playing = 0;
+  let cuts = new Set(), at = DAY, steps = [], playing = 0;
 
   /** Everything that the model computes for the phrase, the cuts and the heads of now. */
   const read = (text) => {
@@ -49,9 +50,31 @@ live.start.dates = (element) => {
     }
   };
 
+  /** Ribbons from the phrase to the character that is written, as wide as the weights. */
+  const tie = () => {
+    const ribbons = part(".live-ribbons"), to = answer.children[at];
+    if (!input.value || !to) return ribbons.replaceChildren();
+    const frame = ribbons.getBoundingClientRect(), end = to.getBoundingClientRect();
+    const x = end.x + end.width / 2 - frame.x, y = end.y - frame.y;
+    ribbons.innerHTML = [...phrase.children].map((cell, j) => {
+      const from = cell.getBoundingClientRect(), w = steps[at].weights[j];
+      const x0 = from.x + from.width / 2 - frame.x, y0 = from.bottom - frame.y, middle = (y0 + y) / 2;
+      return w < 0.02 ? "" : `<path d="M${x0} ${y0}C${x0} ${middle} ${x} ${middle} ${x} ${y}" stroke-width="${Math.max(1, 18 * w)}"/>`;
+    }).join("");
+  };
+  /** What it cannot know. */
+  const comments = (text, written) => {
+    const years = text.match(/\d{4}/g) ?? [], [year, month, day] = written.split("-").map(Number);
+    return [
+      years.some((each) => each < 1950 || each > 2049) && "It was trained on the years from 1950 to 2049.",
+      day && new Date(Date.UTC(year, month - 1, day)).getUTCDate() !== day && "There is no such day.",
+      text.length === LONGEST && `It reads ${LONGEST} characters and no more.`,
+    ].filter(Boolean).map((each) => ` ${each}`).join("");
+  };
+
   const draw = () => {
     if (!input.value) {
-      for (const row of [phrase, answer, part(".live-likely")]) row.replaceChildren();
+      for (const row of [phrase, answer, part(".live-likely"), part(".live-ribbons")]) row.replaceChildren();
       part(".live-said").textContent = "Type a date.";
       return;
     }
@@ -87,12 +110,14 @@ live.start.dates = (element) => {
     part(".live-said").innerHTML =
       `<strong>${written || "nothing"}</strong>, says the model, and is ${live.percent(sure)} sure of the whole.${verdict} ` +
       `For “${names[step.id]}” it looks most at ${whom} (${live.percent(step.weights[heaviest])}).` +
+      comments(input.value, written) +
       (strange.length ? ` It has never seen ${strange.map((each) => `“${each.replace("<", "&lt;")}”`).join(", ")}.` : "") +
       (changed ? " The model was never trained with this." : "") +
       (cuts.size ? " A cut often changes little: the encoder has mixed neighbours already." : "");
     part("[name=back]").disabled = at === 0;
     part("[name=next]").disabled = at === steps.length - 1;
     part("[name=mend]").disabled = !changed;
+    tie();
   };
 
   const again = () => {
@@ -162,4 +187,5 @@ live.start.dates = (element) => {
     }
   });
   again();
+  new ResizeObserver(tie).observe(part(".live-reading"));
 };

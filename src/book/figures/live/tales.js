@@ -1,18 +1,16 @@
 // The writer of tales: tokens stream after a typed beginning, each with its probability.
 live.start.tales = (element) => {
   const MOST = 200, SHOWN = 6, PACE = 20;  // tokens; alternatives; milliseconds
-  const { weights, tokenizer } = live.files.tales;
+  const { weights, tokenizer, words } = live.files.tales, known = new Set(words);
   const model = new live.Model(weights), pieces = new live.BytePairs(tokenizer);
   const [BREAK] = pieces.encode("\n");  // stands before each tale, and so ends one
   const KS = [1, 2, 3, 5, 10, 20, 50, Infinity];
 
-  element.innerHTML = `
-    <label class="live-ask">Type a beginning
-      <input type="text" maxlength="300" value="Once a sleepy fox" autocomplete="off" spellcheck="false"></label>
+  element.querySelector(".live-body").innerHTML = `
     <div class="live-controls">
       <label>Temperature <input type="range" name="temperature" min="0" max="2" step="0.05" value="1"><output></output></label>
-      <label>Top-k <input type="range" name="top_k" min="0" max="${KS.length - 1}" value="${KS.length - 1}"><output></output></label>
-      <label>Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
+      <label class="live-more">Top-k <input type="range" name="top_k" min="0" max="${KS.length - 1}" value="${KS.length - 1}"><output></output></label>
+      <label class="live-more">Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
       <button type="button" name="again">Draw again</button>
     </div>
     <p class="live-label" id="live-text">It writes. The darker a token, the less probable; choose one to see what else could stand there.</p>
@@ -65,12 +63,18 @@ live.start.tales = (element) => {
     }));
     [...text.children].forEach((each, k) => (k === i - 1 ? each.setAttribute("aria-current", "true") : each.removeAttribute("aria-current")));
   };
+  /** Words that are in none of its tales. */
+  const comment = () => {
+    const given = new Set(input.value.toLowerCase().match(/[a-z]+/g) ?? []);
+    const strange = [...given].filter((word) => !known.has(word)).map((word) => `“${word}”`);
+    return strange.length ? ` No tale of its training has ${strange.join(" or ")}.` : "";
+  };
   const says = () => {
     const own = ids.slice(given);
     const surprise = own.reduce((sum, id, i) => sum - Math.log(live.softmax(after[given + i - 1])[id]), 0);
     part(".live-said").textContent = own.length
       ? `${own.length} tokens written; the model gave them ${(surprise / own.length).toFixed(2)} nats each. ${ids.at(-1) === BREAK ? "The tale is over. " : "It stopped at its limit. "}` +
-        "Choose a token, and another below: it goes on from there."
+        "Choose a token, and another below: it goes on from there." + comment()
       : "";
   };
 

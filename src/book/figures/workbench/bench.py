@@ -47,6 +47,7 @@ class Bench:
         stage: the title of the stage that it begins at, where it stands in a text.
         back: it begins with gradients.
         set: it begins with other numbers: ``"place"`` or ``"trained"``.
+        first: names of the switches that one sees at once, if the others stand behind "more".
     """
 
     beside: bool = False
@@ -54,6 +55,7 @@ class Bench:
     stage: str = ""
     back: bool = False
     set: str = ""
+    first: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -91,11 +93,17 @@ class Bench:
         on = {"scaled", "mask", self.set, *["back"] * self.back}
         if self.set and SETS[self.set].get("turned"):
             on.add("turned")
-        buttons = "".join(
-            f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
+        switches = {
+            name: f'<button type="button" name="{name}" aria-pressed="{str(name in on).lower()}">'
             f"{SWITCHES[name]}</button>"
             for name in self.names
-        )
+        }
+        buttons = "".join(switches.pop(name) for name in self.first.split() or self.names)
+        if switches:
+            more = "".join(switches.values())
+            buttons += (
+                f'<details class="bench-more"><summary>more</summary><div>{more}</div></details>'
+            )
         chosen = {"stage": self.at or 0, "back": self.back, "set": self.set}
         settings = vars(Settings()) | chosen | {"pinned": {}, "sets": SETS}
         packed = json.dumps(settings, separators=(",", ":"))
