@@ -1,12 +1,13 @@
 """Models that run in the page: what they write, and that Python computes the same."""
 
 import json
+import re
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from built import HTML, violations
+from built import HTML, parsed, violations
 from playwright.sync_api import Browser, Page, expect
 
 from attnbook.models import LanguageModel
@@ -32,14 +33,14 @@ TYPED = {
 
 
 def opened(browser: Browser, where: str, name: str, **settings: Any) -> tuple[Page, Any, list[str]]:
-    """The page, the model's element once it is loaded, and what the console says."""
+    """The page, the model's element once a reader has turned to it, and what the console says."""
     page = browser.new_context(**settings).new_page()
     said: list[str] = []
     page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(f"{where}chapters/{PAGES[name]}.html")
     box = page.locator(f'[data-model="{name}"]')
-    box.get_by_role("button").click()
+    box.locator("input").first.focus()
     expect(box.locator(".live-said")).to_contain_text(" ")
     return page, box, said
 
@@ -164,6 +165,7 @@ def test_ten_typed_dates_are_answered_as_generate_does_with_how_sure(dates):
 def test_cut_edges_and_heads_act_and_are_mended(dates):
     _, box, _ = dates
     box.locator("input[type=text]").fill("mardi 5 mars 2024")
+    box.locator(".live-answer button").nth(0).click()
     line = box.locator(".live-said")
     before = line.inner_text()
     box.locator(".live-answer button").nth(9).click()  # the second digit of the day
@@ -266,22 +268,59 @@ def test_top_k_leaves_one_and_says_which_are_never_drawn(writer):
     box.get_by_role("slider", name="Top-k").fill("7")
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_loaded_before_it_is_asked_for(name, browser, site):
+def test_a_large_model_is_loaded_when_a_reader_turns_to_it_a_small_one_when_in_sight(browser, site):
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.partition("?")[0]))
-    page.goto(f"{site}chapters/{PAGES[name]}.html", wait_until="networkidle")
-    own = [url for url in asked if "/live/" in url]
-    assert [url.rpartition("/")[2] for url in own] == ["load.js"]
-    button = page.locator(f'[data-model="{name}"]').get_by_role("button")
-    said = float(button.inner_text().partition("(")[2].split()[0])
-    button.click()
-    expect(page.locator(f'[data-model="{name}"] input').first).to_be_focused()
-    files = [HTML / "_static" / "live" / url.rpartition("/")[2] for url in asked if "/live/" in url]
-    loaded = sum(path.stat().st_size for path in files if path.name != "load.js") / 1e6
-    assert said == pytest.approx(loaded, abs=0.05)
+
+    def loaded() -> set[str]:
+        return {url.rpartition("/")[2] for url in asked if "/live/" in url} - {"load.js"}
+
+    page.goto(f"{site}intro.html", wait_until="networkidle")
+    assert loaded() == set()
+    tales, dates = (page.locator(f'[data-model="{name}"]') for name in ("tales", "dates"))
+    dates.scroll_into_view_if_needed()
+    expect(dates.locator(".live-said")).to_contain_text("2024-03-05")
+    assert loaded() == {"engine.js", "dates.js", "dates-weights.js"}
+    expect(dates.locator("input").first).not_to_be_focused()
+    note = tales.locator(".live-note")
+    said = float(note.inner_text().partition("here")[2].split()[0])
+    note.get_by_role("button").click()
+    assert ended(tales).startswith("Once a sleepy fox")
+    files = [HTML / "_static" / "live" / each for each in loaded() if "dates" not in each]
+    assert said == pytest.approx(sum(path.stat().st_size for path in files) / 1e6, abs=0.05)
     page.close()
+
+
+def test_page_shows_what_a_model_writes_before_it_is_loaded():
+    page = parsed("intro.html")
+    tale = page.select_one('[data-model="tales"] .live-body').text
+    assert "Once a sleepy fox lived" in tale
+    assert not tales.slips(tale[tale.index("Once a sleepy fox lived") : tale.index("▶")].strip())
+    assert "2024-03-05" in page.select_one('[data-model="dates"] .live-body').text
+
+
+def test_reader_says_what_it_cannot_know_and_keeps_its_height(dates):
+    _, box, _ = dates
+    field, line = box.locator("input[type=text]"), box.locator(".live-said")
+    heights = set()
+    for text, comment in {
+        "5 March 1880": "the years from 1950 to 2049",
+        "31. Juni 2001": "There is no such day",
+        "a" * 40: "40 characters and no more",
+        "mardi 5 mars 2024": "For",
+    }.items():
+        field.fill(text)
+        expect(line).to_contain_text(comment)
+        heights.add(box.bounding_box()["height"])
+    assert len(heights) == 1
+
+
+def test_writer_says_which_words_it_never_met(writer):
+    _, box, _ = writer
+    box.locator("input[type=text]").fill("Once a brave penguin lived in a castle.")
+    ended(box)
+    expect(box.locator(".live-said")).to_contain_text("has “penguin” or “castle”")
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("dates", "light"), ("tales", "dark")])
@@ -307,14 +346,13 @@ def test_weights_that_cannot_be_had_are_said(browser, site):
     page = browser.new_page()
     page.route("**/dates-weights.js", lambda route: route.abort())
     page.goto(f"{site}chapters/{PAGES['dates']}.html")
-    button = page.locator('[data-model="dates"]').get_by_role("button")
-    button.click()
+    button = page.locator('[data-model="dates"] .live-note button')
     expect(button).to_contain_text("could not be loaded")
     said: list[str] = []
     page.on("pageerror", lambda error: said.append(str(error)))
     page.unroute_all()
     button.click()
-    expect(page.locator(".live-ask input")).to_be_visible()
+    expect(page.locator(".live-said")).to_contain_text("2024-03-05")
     assert not said
     page.close()
 
@@ -322,4 +360,6 @@ def test_weights_that_cannot_be_had_are_said(browser, site):
 def test_tokenizer_of_the_page_is_the_tales_own():
     held = json.loads((live.HERE / "tales.json").read_text("utf-8"))
     assert held["tokenizer"] == json.loads(tales.tokenizer().to_str())
+    told = " ".join(tales.tell(Random(n)).text for n in range(200)).lower()
+    assert set(re.findall("[a-z]+", told)) <= set(held["words"])
     assert live.load("tales").config.vocab_size == tales.tokenizer().get_vocab_size()

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import nbformat
 import pytest
-from built import CHAPTERS, ROOT, read
+from built import CHAPTERS, ROOT, parsed, read
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.database import parse_file
 
@@ -213,3 +213,18 @@ def test_a_kind_that_is_not_known_is_refused():
     cell = new_markdown_cell("Text.", metadata={"book": {"exersise": "ex-a"}})
     with pytest.raises(ValueError, match=r"must be one of .*'exercise'.*, got \['exersise'\]"):
         enrich(new_notebook(cells=[cell]), {})
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_page_asks_before_it_answers(path):
+    page = parsed(f"chapters/{path.stem}.html").select_one("article")
+    guess = page.select_one(".predict")
+    if guess is None or guess.find_previous("h2"):
+        return
+    shows = {link["href"] for link in guess.select(".happens a[href*='#claim-']")}
+    above = {link["href"] for link in guess.find_all_previous("a") if link in page.select("a")}
+    assert shows
+    assert not shows & above
+    (answer,) = page.select(".answer")
+    assert guess in answer.find_all_previous("div")
+    assert answer.find_previous(["svg", "figure", "div.live"])

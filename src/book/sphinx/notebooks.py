@@ -7,6 +7,7 @@ viewer knows. This module puts MyST's roles and directives in their place before
 import ast
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ WORKS = r"\[[^]]*\]\(references\.md#(\w+)\)"
 IN_BRACKETS = re.compile(rf"\((?:{WORKS}(?:; )?)+\)")
 TERM = re.compile(r"\[([^]]*)\]\(glossary\.md#term-([\w-]+)\)")
 NEEDS = re.compile(r"^\*\*You need\*\* .*$", re.MULTILINE)
+SECTION = re.compile(r"^## ", re.MULTILINE)
 ANSWER = re.compile(r"\A(# .*\n\n)(.+)")
 
 
@@ -78,7 +80,24 @@ def enrich(notebook: NotebookNode, terms: Mapping[str, str]) -> None:
         cells.append(_place(cell) if "bench" in cell.metadata.get("tags", ()) else cell)
     if inside:
         cells.append(_mark(FRAMES[inside[0]][1], *inside))
-    notebook.cells = cells
+    notebook.cells = ask_first(cells)
+
+
+def ask_first(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Title, what one needs, guess, picture, answer: a page asks before it answers.
+
+    A notebook has the answer below its title, as everybody expects who looks one up.
+    """
+    opening = [*takewhile(lambda cell: not SECTION.search(cell.source), cells[1:])]
+    guess = next((cell for cell in opening if "guess" in cell.metadata.get(BOOK, {})), None)
+    if guess is None:
+        return cells
+    at = opening.index(guess)
+    *pictures, needs = opening[:at]
+    cells[0].source, _, text = cells[0].source.partition("\n\n")
+    answer = new_markdown_cell(text, id=f"answer-{cells[0].id}")
+    opening = [needs, guess, *pictures, answer, *opening[at + 1 :]]
+    return [cells[0], *opening, *cells[len(opening) :]]
 
 
 def _mark(directive: str, kind: str, label: str) -> NotebookNode:

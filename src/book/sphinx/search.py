@@ -294,7 +294,7 @@ def _text(node: nodes.Node, aside: bool, inside: bool) -> str:
 
 def _is_aside(node: nodes.Element) -> bool:
     folded = node.get("design_component") == "dropdown"
-    apart = {"dropdown", "happens", "picture"} & {*node.get("classes", ())}
+    apart = {"dropdown", "happens", "picture", "asked"} & {*node.get("classes", ())}
     return folded or isinstance(node, nodes.table) or bool(apart)
 
 

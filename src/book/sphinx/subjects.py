@@ -27,6 +27,8 @@ COUNTED = ("blocks", "width", "heads", "rate", "warm-up", "steps")
 AT_MOST = 5
 """Columns of a table for settings: the first of these in which a subject's claims differ."""
 COUNTS = ("runs", "models")  # of so many or of more
+PAIRS = 3
+"""Of a subject that one sees at once."""
 COMPARABLE = 3
 """Numbers of one unit that are drawn on one axis."""
 
@@ -58,19 +60,22 @@ class KnownSubjects(SphinxDirective):
         # No raw text: for the search.
         also = f" Also: {subject.words}." if subject.words else ""
         says = nodes.paragraph("", f"{subject.says}{also}", classes=["asked"])
-        parts = "".join(self._parting(each) for each in partings)
+        parts = [self._parting(each) for each in partings]
         claims = [self.claims[label] for label in subject.labels]
         columns = columns_of([claim for _, claim in claims])
         axes = axes_of([claim for _, claim in claims])
         rows = "".join(self._row(*each, columns, axes) for each in claims)
         names = ["Claim", "Measured", *columns]
         head = "".join(f'<th scope="col">{name.capitalize()}</th>' for name in names)
+        table = (
+            f'<div class="scrolled"><table class="table known"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
+        )
         n = len(subject.labels)
         shown = (
-            (f'<ul class="partings">{parts}</ul>' if parts else "")
-            + f'<details class="fold"><summary>{n} claim{"s" * (n > 1)}</summary>'
-            f'<div class="scrolled"><table class="table known"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table></div></details>"
+            _pairs(parts[:PAIRS])
+            + _folded(f"{len(parts) - PAIRS} more ⇆", _pairs(parts[PAIRS:]))
+            + _folded(f"{n} claim{'s' * (n > 1)}", table)
         )
         title = nodes.title("", subject.title)
         answer = self.parse_text_to_nodes(subject.answer)
@@ -111,6 +116,16 @@ class KnownSubjects(SphinxDirective):
     def _link(self, docname: str, claim: Claim, words: str) -> str:
         page = self.env.app.builder.get_relative_uri(self.env.docname, docname)
         return f'<a href="{page}#claim-{claim["label"]}">{html.escape(words)}</a>'
+
+
+def _pairs(parts: Sequence[str]) -> str:
+    return f'<ul class="partings">{"".join(parts)}</ul>' if parts else ""
+
+
+def _folded(summary: str, content: str) -> str:
+    return (
+        f'<details class="fold"><summary>{summary}</summary>{content}</details>' if content else ""
+    )
 
 
 def columns_of(claims: Sequence[Claim]) -> list[str]:

@@ -15,8 +15,8 @@ live.start.tales = (element) => {
     </div>
     <p class="live-label" id="live-text">It writes. The darker a token, the less probable; choose one to see what else could stand there.</p>
     <div class="live-text" role="group" aria-labelledby="live-text"></div>
-    <p class="live-said" role="status"></p>
-    <div class="live-likely live-choices"></div>`;
+    <div class="live-likely live-choices"></div>
+    <p class="live-said" role="status"></p>`;
   const part = (selector) => element.querySelector(selector);
   const input = part(".live-ask input"), text = part(".live-text"), likely = part(".live-likely");
   const knob = (name) => +part(`[name=${name}]`).value;
