@@ -9,6 +9,7 @@ from built import CHAPTERS, ROOT, parsed, read
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.database import parse_file
 
+from book.evidence.listings import LISTING_KEY, LONG
 from book.press.copies import plain, with_captions
 from book.sphinx.notebooks import enrich, glossary
 from book.sphinx.search import authors
@@ -228,3 +229,13 @@ def test_a_page_asks_before_it_answers(path):
     (answer,) = page.select(".answer")
     assert guess in answer.find_all_previous("div")
     assert answer.find_previous(["svg", "figure", "div.live"])
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_long_listing_is_folded_where_no_page_folds_it(path):
+    for cell in read(path).cells:
+        for output in cell.get("outputs", ()):
+            if LISTING_KEY in output.get("metadata", {}):
+                text = output.data["text/markdown"]
+                assert (text.count("\n") > LONG + 1) == text.startswith("<details><summary>")
+    assert "&lt;details" not in str(parsed(f"chapters/{path.stem}.html").select_one("article"))

@@ -10,10 +10,12 @@ from book.evidence.code import Code
 
 LISTING_KEY = "attnbook_listings"
 """Metadata of an output that shows source: names of what it shows."""
+LONG = 30
+"""Lines of a listing that a notebook folds; a page folds by what its cell is for."""
 
 
 def show_source(*objects: Callable[..., object] | type) -> None:
-    """Show the source of functions or classes as highlighted code.
+    """Show the source of functions or classes as highlighted code, a long one folded.
 
     Without docstrings: the API pages have them.
 
@@ -39,6 +41,10 @@ def show_source(*objects: Callable[..., object] | type) -> None:
         return
     from IPython.display import Markdown, display
 
+    if (n_lines := len(source.splitlines())) > LONG:
+        shown = ", ".join(each.__qualname__ for each in objects)
+        summary = f"<details><summary>{shown}: {n_lines} lines</summary>"
+        markdown = f"{summary}\n\n{markdown}\n\n</details>"
     names = [f"{each.__module__}:{each.__qualname__}" for each in objects]
     display(Markdown(markdown), metadata={LISTING_KEY: names})
 

@@ -16,6 +16,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from sphinx.application import Sphinx
 
+from book.evidence.listings import LISTING_KEY
+
 BOOK = "book"
 KINDS = {"stage", "guess", "exercise", "solution", "live", "contents", "lab"}
 """Under the key ``"book"`` of a cell's metadata stands what it is.
@@ -52,6 +54,8 @@ WORKS = r"\[[^]]*\]\(references\.md#(\w+)\)"
 IN_BRACKETS = re.compile(rf"\((?:{WORKS}(?:; )?)+\)")
 TERM = re.compile(r"\[([^]]*)\]\(glossary\.md#term-([\w-]+)\)")
 NEEDS = re.compile(r"^\*\*You need\*\* .*$", re.MULTILINE)
+FOLDED = re.compile(r"\A<details>.*</summary>\n\n|\n\n</details>\Z")
+"""The fold of a long listing."""
 SECTION = re.compile(r"^## ", re.MULTILINE)
 ANSWER = re.compile(r"\A(# .*\n\n)(.+)")
 
@@ -71,6 +75,9 @@ def enrich(notebook: NotebookNode, terms: Mapping[str, str]) -> None:
             cells.append(_mark(FRAMES[inside[0]][1], *inside))
         if cell.cell_type == "markdown":
             cell.source = rich(cell.source, said, terms)
+        for output in cell.get("outputs", ()):
+            if LISTING_KEY in output.get("metadata", {}):
+                output.data["text/markdown"] = FOLDED.sub("", output.data["text/markdown"])
         if now and now != inside:
             title, _, text = cell.source.removeprefix(TITLE).partition("\n\n")
             if now[0] == "exercise":
