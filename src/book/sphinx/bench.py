@@ -79,19 +79,24 @@ class Place(SphinxDirective):
         """Draw it; the script takes the settings from the element."""
         given: dict[str, Any] = {k: True if v is None else v for k, v in self.options.items()}
         bench = Bench(**given)
-        items = []
-        for switch, (words, label) in EVIDENCE.items():
-            if switch not in (*bench.names, "cut"):
-                continue
-            link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
-            moved = nodes.strong("", "", classes=["bench-moved"])  # the answer: from what to what
-            line = nodes.paragraph("", "", moved, nodes.Text(f"{words} "), link)
-            items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
-        evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
         sheets = [] if bench.stage else ["page.css", f"{'beside' if bench.beside else 'below'}.css"]
         self.env.metadata[self.env.docname]["bench"] = sheets
-        parts = [raw(bench.picture()), evidence, raw(bench.controls())]
-        return [nodes.container("", *parts, classes=["bench", *["beside"] * bench.beside])]
+        return [placed(bench)]
+
+
+def placed(bench: Bench) -> nodes.container:
+    """The bench as a part of a page."""
+    items = []
+    for switch, (words, label) in EVIDENCE.items():
+        if switch not in (*bench.names, "cut"):
+            continue
+        link = nodes.reference("", "Measured ✓", refuri=f"#claim-{label}", id_link=True)
+        moved = nodes.strong("", "", classes=["bench-moved"])  # the answer: from what to what
+        line = nodes.paragraph("", "", moved, nodes.Text(f"{words} "), link)
+        items.append(nodes.list_item("", line, classes=[f"bench-{switch}"]))
+    evidence = nodes.bullet_list("", *items, classes=["bench-evidence"])
+    parts = [raw(bench.picture()), evidence, raw(bench.controls())]
+    return nodes.container("", *parts, classes=["bench", *["beside"] * bench.beside])
 
 
 class Stage(SphinxDirective):

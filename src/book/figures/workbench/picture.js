@@ -107,7 +107,6 @@
     };
     return [found, n, shown];
   };
-  Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0] });
 
   // ---------- a number's sum, in its own numbers ----------
   const byTouch = matchMedia("(pointer: coarse)").matches;
@@ -124,6 +123,7 @@
     const from = name === "E" ? `“${WORDS[i]}”` : name === "W_2" ? "unit" : columnOf(settings, "X", i);
     return name === "b" ? "b" : `${name}, ${from} → ${columnOf(settings, name, j)}`;
   };
+  Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0], WORDS, formatted, columnOf, place });
   const dot = (left, right) => left.map((x, k) => `${formatted(x)}·${formatted(right[k])}`).join(" + ");
   // A stored matrix that a switch puts another one in place of.
   const replaced = ({ identity, same }, name) => (identity && /^W_[QKV]$/.test(name)) || (same && name === "W_K");
@@ -204,7 +204,9 @@
     const matrices = [...STORED, ...COMPUTED];
     // How sure the model is of the word that came; as the page begins, and now.
     const certain = ({ probabilities }) => `${round(100 * probabilities[2][settings.aim], 0)} %`;
-    const opening = JSON.stringify(settings), began = forward(settings);
+    let opening, began;
+    const begin = () => { [opening, began] = [JSON.stringify(settings), forward(settings)]; };
+    begin();
     const isCell = (key) => matrices.includes(key.split(",")[0]);
     const at3 = (key) => { const [name, i, j] = key.split(","); return [name, +i, +j]; };
 
@@ -282,6 +284,7 @@
       light(chosen);
       if (box.classList.contains("narrow")) move();
       tags.forEach((tag, i) => { tag.lastChild.textContent = WORDS[settings.ids[i]]; });
+      box.dispatchEvent(new CustomEvent("bench", { detail: settings }));
     };
 
     // Change a number, an edge, a word.
@@ -598,6 +601,11 @@
           if (begin) go(last === "cut" ? 4 : 7);
         });
       }
+    };
+    // For a script that plays on the bench, and hears "bench" after each drawing.
+    box.bench = {
+      begin: (from) => { Object.assign(needs, from); reset(); begin(); go(needs.stage); idle(); },
+      set: (to) => { [settings, chosen] = [to, undefined]; draw(); },
     };
     const go = (to) => { stage = Math.max(0, Math.min(stages.length - 1, to)); move(); };
     for (const button of box.querySelectorAll(".bench-strip button")) {
