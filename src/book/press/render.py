@@ -118,7 +118,7 @@ def render_pages() -> None:
     # Sphinx reads a page again when its file changed. When the extension, the look, the contents
     # or the package changed, all is built again: so when a title did, which all sidebars show.
     titles = (re.findall(rb'(?m)^\s*"?# .*', path.read_bytes())[:1] for path in contents.sources())
-    code = (f"src/**/*.{kind}" for kind in ("py", "js", "css", "html", "svg", "png"))
+    code = (f"src/**/*.{kind}" for kind in ("py", "js", "css", "html", "svg", "png", "yml"))
     machinery = files_hash("*.yml", "*.cff", "*.lock", *code)
     whole = machinery + hashlib.sha256(repr([*titles]).encode()).hexdigest()
     pages = ("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))

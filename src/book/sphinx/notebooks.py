@@ -45,8 +45,10 @@ GUESS = re.compile(
     r"\*\*Before you try it:\*\* ([^\n]*)\n\n((?:- [^\n]*\n)+)\n" + DETAILS.format("What happens"),
     re.DOTALL,
 )
-OF_THE_BOOK = re.compile(r"\]\((?:[\w-]+\.ipynb|questions\.md)#((?:claim|q)-[\w-]+)\)")
-"""A link to a claim or a question with the file where it stands, which pages know without."""
+OF_THE_BOOK = re.compile(
+    r"\]\((?:(?:[\w-]+\.ipynb|questions\.md)#(?=(?:claim|q)-)|puzzles\.md#)([\w-]+)\)"
+)
+"""A link to a claim, a question or a puzzle with its file, which pages know without."""
 LABEL = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
 SPAN = re.compile(r'<span class="([\w -]+)">(.*?)</span>')
 NUMBERED = re.compile(r"\[[Tt]he (?:figure|exercise)\]\(#((?:fig|ex)-[\w-]+)\)")
