@@ -111,11 +111,16 @@ def labels_in(entry: Sequence[nodes.Node]) -> list[str]:
 
 
 def fold(entry: Sequence[nodes.Node]) -> list[nodes.Node]:
-    """What is said, or what goes wrong, and under it, folded, all else."""
+    """What is said and the words of its verdict, or what goes wrong; under it, folded, all else."""
     first = cast(nodes.Element, entry[0])
     inside = [*entry]
+    verdict: list[nodes.Node] = []
     if isinstance(first, nodes.row):
         said, *inside = [cell.children[0] for cell in first.children]
+        in_bold = next(cast(nodes.Element, inside[0]).findall(nodes.strong)).deepcopy()
+        for link in [*in_bold.findall(nodes.reference)]:
+            link.replace_self(link.children)
+        verdict = [raw('<b class="verdict">'), *in_bold.children, raw("</b>")]
         head = next(first.parent.parent.findall(nodes.row))
         for name, cell in zip(head.children[2:], inside[1:], strict=True):
             cast(nodes.paragraph, cell).insert(0, nodes.Text(f"{name.astext()}: "))
@@ -123,7 +128,8 @@ def fold(entry: Sequence[nodes.Node]) -> list[nodes.Node]:
         said = next(first.findall(nodes.strong))
         first.remove(said)
     start, end = raw('<details class="collected"><summary>'), raw("</summary>")
-    return [start, nodes.inline("", "", *said.children), end, *inside, raw("</details>")]
+    summary = nodes.inline("", "", *said.children, *verdict)
+    return [start, summary, end, *inside, raw("</details>")]
 
 
 def shorten(doctree: nodes.document) -> list[tuple[nodes.section, int]]:
