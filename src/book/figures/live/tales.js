@@ -81,7 +81,7 @@ live.start.tales = (element) => {
   /** Write until the tale ends, a token at a time, so that the page can answer in between. */
   const write = () => {
     clearTimeout(writing);
-    part(".live-said").textContent = "";
+    part(".live-said").textContent = comment().trim();
     readTo(ids.length);
     text.replaceChildren(...ids.slice(1).map((_, i) => cell(i + 1)));
     chosen = -1;

@@ -21,7 +21,7 @@ class Slider:
     """A number from ``low`` to ``high``, or one of ``values``; ``shown`` stands beside it.
 
     With ``plays``, a button moves it along, and rests so many seconds at each value; with ``once``
-    it does so by itself when it is first seen, unless the reader wants less motion.
+    it does so when the page's guess is answered, unless the reader wants less motion.
     """
 
     name: str

@@ -230,11 +230,7 @@
     draw();
     box.dataset.live = "";
     if (play?.matches("[data-once]") && !matchMedia("(prefers-reduced-motion: reduce)").matches)
-      new IntersectionObserver(([{ isIntersecting }], seen) => {
-        if (!isIntersecting) return;
-        seen.disconnect();
-        if (!begun) play.click();
-      }, { threshold: 0.9 }).observe(svg);
+      document.querySelector(".predict")?.addEventListener("click", () => begun || play.click());
   };
 
   const start = () => {

@@ -96,9 +96,10 @@ scale = Figure(
     name="scale",
     title="What dividing by √dₖ does to 64 dot products",
     description=(
-        "A random query times 64 random keys of 512 numbers: dots on an axis from −100 to 100. As "
-        "they are they lie far apart, and a bar below, cut into their shares, is nearly all one "
-        "piece. Divided by the root of 512 they lie together near zero, and the bar has 64 pieces."
+        "A random query times 64 random keys of 16 numbers: dots on an axis from −100 to 100, and "
+        "a bar below, cut into their shares. Wider vectors move the dots apart, and the bar "
+        "becomes nearly all one piece. Divided by the root of the width the dots lie together "
+        "near zero, and the bar has 64 pieces."
     ),
     size=(440, 244),
     compute=compute,
@@ -116,7 +117,7 @@ scale = Figure(
         "largest share": "{plain_largest:.4f}",
         "largest share, divided": "{divided_largest:.4f}",
     },
-    controls=(Slider("d_k", "Width dₖ", 512, values=WIDTHS, plays=0.5, once=True),),
+    controls=(Slider("d_k", "Width dₖ", 16, values=WIDTHS, plays=0.5, once=True),),
     data={"products": products(8)},
-    examples=({"d_k": 4}, {"d_k": 64}, {"d_k": 1024}),
+    examples=({"d_k": 4}, {"d_k": 512}, {"d_k": 1024}),
 )

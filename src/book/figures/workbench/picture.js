@@ -442,6 +442,10 @@
       if (name in WHERE && box.classList.contains("narrow")) go(WHERE[name]);
       if (name === "play") play(reached);
     };
+    const more = box.querySelector(".bench-more");
+    if (more) document.addEventListener("click", ({ target }) => {
+      if (!more.contains(target)) more.open = false;
+    });
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
       if (name && !(name === "play" && halted)) press(name);
