@@ -209,7 +209,7 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box):
 def test_every_switch_ends_in_a_claim(box):
     button = box.page.locator('.bench button[name="reset"]')
     place = button.bounding_box()
-    box.page.get_by_text("more", exact=True).click()
+    box.page.locator(".bench-more summary").click()
     everything = {"edges": ((True,) * 3,) * 3}
     switches = {"scaled": {"scaled": False}, "mask": everything, **SETS}
     switches |= {
@@ -245,7 +245,7 @@ def test_a_switch_is_compared_with_the_numbers_that_the_page_begins_with(page, s
 
 
 def test_a_matrix_that_a_switch_replaces_is_not_changed(box):
-    box.page.get_by_text("more", exact=True).click()
+    box.page.locator(".bench-more summary").click()
     box.page.locator('.bench button[name="same"]').click()
     box.locator('[data-key="W_K,0,0"]').focus()
     expect(box.locator(".bench-line")).to_have_text("W_K: the same numbers as W_Q, by the switch.")

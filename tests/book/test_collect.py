@@ -49,7 +49,10 @@ def words(part: Any) -> str:
 def test_all_entries_of_all_chapters_are_on_the_page_once(title):
     page = parsed(PAGES[title])
     shown = {
-        section["id"]: [words(entry) for entry in section.select("details.collected > summary")]
+        section["id"]: [
+            words(without(entry, ".verdict"))
+            for entry in section.select("details.collected > summary")
+        ]
         for section in page.select("section > section")
     }
     written = {

@@ -15,6 +15,7 @@ from book.press.render import EPUB, write_epub
 pytestmark = pytest.mark.slow
 XHTML = "{http://www.w3.org/1999/xhtml}"
 BENCHES = {"intro.xhtml", *(f"chapters/{path.stem}.xhtml" for path in NUMBERED)}
+BENCHES.add("chapters/puzzles.xhtml")
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -10,6 +10,7 @@ from nbformat.v4 import new_markdown_cell
 from pybtex.database import parse_file
 
 from book.sphinx.notebooks import BOOK, TITLE, anchor
+from book.sphinx.puzzles import written
 from book.sphinx.search import authors
 
 REFERENCES = Path("chapters/references.bib")
@@ -76,6 +77,8 @@ def _inside(found: re.Match[str]) -> str:
             return _references()
         case "contents":
             return ""
+        case "puzzle-index":
+            return plain(written(REFERENCES.parent))
     return MADE
 
 

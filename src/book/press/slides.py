@@ -143,7 +143,7 @@ def bold_after(figure: Tag) -> str:
 
 def question_after(picture: Tag) -> str:
     """What is asked of the bench before its reader tries it."""
-    ask = picture.find_next(class_="predict")
+    ask = picture.find_next(class_="predict") or picture.find_previous(class_="predict")
     assert isinstance(ask, Tag)
     question = ask.select_one("p")
     assert question is not None

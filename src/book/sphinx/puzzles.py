@@ -54,15 +54,18 @@ class Index(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Write them as Markdown."""
         self.env.note_dependency(str(FILE))
-        files = {
-            int(path.name[:2]): path.name
-            for path in Path(self.env.doc2path(self.env.docname)).parent.glob("[0-9]*.ipynb")
-        }
-        text = ""
-        for chapter, group in groupby(puzzles(), key=lambda each: each.chapter):
-            text += f"## [Chapter {chapter}]({files[chapter]})\n\n"
-            text += "\n\n".join(map(section, group)) + "\n\n"
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        folder = Path(self.env.doc2path(self.env.docname)).parent
+        return self.parse_text_to_nodes(written(folder), allow_section_headings=True)
+
+
+def written(chapters: Path) -> str:
+    """All puzzles as Markdown, below the chapters of this folder."""
+    files = {int(path.name[:2]): path.name for path in chapters.glob("[0-9]*.ipynb")}
+    text = ""
+    for chapter, group in groupby(puzzles(), key=lambda each: each.chapter):
+        text += f"## [Chapter {chapter}]({files[chapter]})\n\n"
+        text += "\n\n".join(map(section, group)) + "\n\n"
+    return text
 
 
 def plain(text: str) -> str:
