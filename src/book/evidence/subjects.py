@@ -28,7 +28,7 @@ class Subject:
         name: its anchor on the page of all subjects.
         title: the field's term.
         says: which question its claims answer.
-        answer: what they answer, in three sentences at most, with links to those that say so.
+        answer: what they answer, in a few sentences with links to those that say so.
         words: what else it is looked for by.
         labels: of its claims, in the order of the book.
     """
