@@ -158,10 +158,12 @@ def matching(*patterns: str) -> list[Path]:
 
 # Not by its script, whose first line can't hold every path; and it leaves with this process.
 JUPYTER_BOOK = """
+import gc
 import sys
 from book.evidence.workers import leave_with_parent
 from jupyter_book.cli.main import main
 leave_with_parent(int(sys.argv.pop(1)))
+gc.set_threshold(1_000_000, 3, 3)  # pages are millions of nodes: collecting took 2/5 of the time
 try:
     main()
 except RuntimeError as error:  # Sphinx has said why
