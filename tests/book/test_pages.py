@@ -201,11 +201,11 @@ CUT_OFF = """() => {
   }
   for (const figure of document.querySelectorAll("svg.figure")) {
     const frame = figure.getBoundingClientRect();
-    for (const text of figure.querySelectorAll("g[id*=text_]")) {
+    for (const text of figure.checkVisibility() ? figure.querySelectorAll("text") : []) {
       const box = text.getBoundingClientRect();
       if (box.left < frame.left - 1 || box.right > frame.right + 1 ||
           box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
-        found.push(`${text.id} in the figure "${figure.getAttribute("aria-label")}"`);
+        found.push(`${text.textContent} in the figure "${figure.getAttribute("aria-label")}"`);
     }
   }
   return found;
@@ -214,6 +214,25 @@ CUT_OFF = """() => {
 
 def test_nothing_is_cut_off(visit):
     assert visit.page.evaluate(CUT_OFF) == []
+
+
+# Letters of drawings in pixels of the screen; those that are set below a letter may be smaller.
+SMALL = """() => [...document.querySelectorAll("#main-content svg text")]
+  .filter((text) => text.textContent.trim() && text.checkVisibility({ visibilityProperty: true }))
+  .map((text) => {
+    const { a, b } = text.getScreenCTM(), size = parseFloat(getComputedStyle(text).fontSize);
+    return [text.textContent, Math.round(10 * size * Math.hypot(a, b)) / 10];
+  })
+  .filter(([, size]) => size < 11)"""
+
+
+@pytest.mark.parametrize("path", [*NUMBERED, ROOT / "chapters/not_learning.ipynb"], ids=lambda p: p.stem)
+def test_no_letter_of_a_drawing_is_below_eleven_pixels_on_a_phone(window, site, path):
+    page = window(f"{site}chapters/{path.stem}.html", width=390)
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    page.evaluate("() => new Promise((r) => requestAnimationFrame(() => setTimeout(r)))")
+    assert page.evaluate(SMALL) == []
+    assert page.evaluate(CUT_OFF) == []
 
 
 # Where the layouts change, and on both sides of it.

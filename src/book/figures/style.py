@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from book.figures.colours import BLUE, OLIVE, ROSE, STREAM
+from book.figures.svg import svg
 
 # The page's extension turns these two into the theme's own text and background, so they must not
 # be used for anything else.
@@ -53,6 +54,8 @@ def use_style() -> None:
             "axes.spines.right": False,
             "axes.prop_cycle": cycler(color=[BLUE, ROSE, OLIVE, STREAM]),
             "lines.linewidth": 1.8,
+            "mathtext.fontset": "stix",
+            "svg.fonttype": "none",
             "svg.hashsalt": "attnbook",
         }
     )
@@ -63,8 +66,10 @@ def use_style() -> None:
     if (shell := get_ipython()) is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-        set_matplotlib_formats("svg", metadata={"Date": None}, bbox_inches=None)
-        shell.display_formatter.formatters["image/png"].for_type(Figure, small_png)
+        set_matplotlib_formats("svg")
+        formatters = shell.display_formatter.formatters
+        formatters["image/svg+xml"].for_type(Figure, svg)
+        formatters["image/png"].for_type(Figure, small_png)
 
 
 def small_png(figure: Figure) -> str:

@@ -48,19 +48,29 @@ def inline_figures(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def themed_svg(svg: str, alt: str) -> str:
-    """The figure as an element of the page: ink in the text's colour, paper transparent."""
-    svg = svg[svg.index("<svg") :]
+    """The figure as an element of the page, and beside it how it is laid out on a phone.
+
+    Its ink has the text's colour, its paper none, its letters the page's face.
+    """
+    svg = svg[svg.index("<svg") :].strip()
+    page, phone, narrow = svg.partition('<svg class="phone" display="none"')
+    if phone:
+        narrow = narrow.removesuffix("</svg>")
+        svg = _themed(page + "</svg>", alt, "figure on-page")
+        return svg + _themed("<svg" + narrow, alt, "figure on-phone")
+    return _themed(svg, alt, "figure")
+
+
+def _themed(svg: str, alt: str, kind: str) -> str:
     svg = re.sub(r"(?s)<metadata>.*?</metadata>", "", svg)
     svg = as_variables(svg.replace(INK, "currentColor").replace(PAPER, "none"))
     # Two figures of a page may use the same names inside.
     prefix = f"f{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', prefix, svg)
-    return re.sub(
-        r'<svg ((?:(?! width| height)[^>])*?)(?: (?:width|height)="[^"]*")+',
-        lambda m: f'<svg role="img" aria-label="{html.escape(alt)}" class="figure" {m[1]}',
-        svg,
-        count=1,
-    )
+    head, _, drawn = svg.partition(">")
+    head = re.sub(r' (?:width|height)="[^"]*"', "", head)
+    named = f'<svg role="img" aria-label="{html.escape(alt)}" class="{kind}"'
+    return f"{head.replace('<svg', named)}>{drawn}"
 
 
 def mend(

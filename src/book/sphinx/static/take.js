@@ -59,7 +59,7 @@ addEventListener("DOMContentLoaded", () => {
     },
   };
 
-  for (const svg of document.querySelectorAll("figure svg.figure")) {
+  for (const svg of document.querySelectorAll("figure svg.figure:not(.on-phone)")) {
     const figure = svg.closest("figure"), caption = figure.querySelector(".caption-text");
     if (!caption) continue;
     const number = figure.querySelector(".caption-number")?.textContent.trim() ?? "";
