@@ -101,7 +101,7 @@ class Attended:
         _, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
         axes, font = list(grid.flat), scale * pyplot.rcParams["font.size"]
         for head, weights in enumerate(heads):
-            axes[head].imshow(weights, vmin=0, vmax=1, cmap="Purples")
+            axes[head].imshow(weights, vmin=0, vmax=1, cmap="Greys")
             axes[head].set_title(f"head {head}", fontsize="medium")
             axes[head].set_xticks(range(n_keys), keys, rotation=90, fontsize=font)
             axes[head].set_yticks(range(n_queries), queries, fontsize=font)

@@ -3,11 +3,13 @@
 import re
 from codecs import getwriter
 from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from math import cos, radians, sin
 from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.backends.backend_svg import FigureCanvasSVG, RendererSVG
 from matplotlib.colors import to_hex
@@ -183,24 +185,31 @@ def layout(figure: Figure) -> str:
     return re.sub(r">\s+<", "><", svg).strip()  # beside letters they would be spaces
 
 
+def _room(axes: Axes) -> float:
+    """How wide a label of these axes may be."""
+    return 1.1 * axes.get_window_extent().width
+
+
 def on_phone(figure: Figure) -> str:
     """The figure as narrow as a phone: letters as large as before, long labels in two lines."""
     width, height = figure.get_size_inches()
-    figure.phone = PHONE if any(axes.axison for axes in figure.axes) else min(width, 4.7)
-    labels = [each.label for axes in figure.axes for each in (axes.xaxis, axes.yaxis)]
-    labels += [axes.title for axes in figure.axes]
-    for label in labels:
-        label.set_wrap(True)
-    figure.set_size_inches(figure.phone, height)
+    narrow = PHONE if any(axes.axison for axes in figure.axes) else min(width, 4.7)
+    square = all(axes.get_aspect() != "auto" for axes in figure.axes)
+    labels = {axes: [axes.xaxis.label, axes.title, axes._left_title] for axes in figure.axes}
+    for axes, texts in labels.items():
+        for text in texts:
+            text.set_wrap(True)
+            text._get_wrap_line_width = partial(_room, axes)
+    figure.phone = narrow
+    figure.set_size_inches(narrow, height * narrow / width if square else height)
+    figure.draw_without_rendering()  # or labels are broken by the width of a page
     svg = layout(figure)
-    box = figure.get_tightbbox()  # equal steps across and up leave room above and below
-    top, bottom = max(0, height - box.y1 - 0.04), min(height, height - box.y0 + 0.04)
-    for label in labels:
-        label.set_wrap(False)
     figure.set_size_inches(width, height)
-    shown = f'viewBox="0 {72 * top:.1f} {72 * figure.phone:.1f} {72 * (bottom - top):.1f}"'
+    for text in chain(*labels.values()):
+        text.set_wrap(False)
+        del text._get_wrap_line_width
     del figure.phone
-    return re.sub('viewBox="[^"]*"', shown, svg, count=1)
+    return svg
 
 
 def svg(figure: Figure) -> str:

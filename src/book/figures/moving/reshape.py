@@ -147,7 +147,7 @@ def maps() -> list[Drawing]:
     drawn.append(frame(25, 25, move("column", "row", 29, 74, 200, 29)))
     drawn.append(words(130, 345, "token", "middle"))
     for i, split in enumerate(SPLITS):
-        drawn.append(words(302 + 76 * i, 188, f"merge {CALLED[split]}", "middle", font_size=12))
+        drawn.append(words((298, 385)[i], 188, f"merge {CALLED[split]}", "middle"))
         drawn.append(words(264, 230 + 66 * i, f"split {CALLED[split]}", "end"))
         for j, merge in enumerate(MERGES):
             for at, kind in enumerate(kinds(split, merge).flatten().tolist()):
@@ -158,8 +158,8 @@ def maps() -> list[Drawing]:
     drawn.append(frame(60, 60, move("merge_wrong", "split_wrong", 76, 272, 196, 66)))
     for x, kind, symbol, what in (
         (12, 1, "", "as it should be"),
-        (136, 2, "!", "a later token"),
-        (250, 3, "×", "missing"),
+        (150, 2, "!", "a later token"),
+        (280, 3, "×", "missing"),
     ):
         drawn += [
             mark("rect", x=x, y=360, width=13, height=13, fill=FILLS[kind], **edge),

@@ -184,14 +184,14 @@ def marks() -> list[Drawing]:
                 ("begins.2", "pieces.2", OLIVE),
                 ("begins.3", "pieces.3", FRAME),
             ],
-            "projections {pieces.0:.0%} · attention {pieces.1:.0%} · feed-forward {pieces.2:.0%}"
+            "Q, K, V, O {pieces.0:.0%} · attention {pieces.1:.0%} · FFN {pieces.2:.0%}"
             " · output {pieces.3:.0%}",
         ),
         *bar(
             254,
             "Memory of training: {trained:.1f} {trained_letter}B, of which",
             [("", "states_share", BLUE), ("states_share", "kept_share", ROSE)],
-            "weights, gradients, Adam {states:.1f} {states_letter}B · kept for backward "
+            "weights, gradients, Adam {states:.1f} {states_letter}B · activations "
             "{kept:.1f} {kept_letter}B",
         ),
         *bar(
