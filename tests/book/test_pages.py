@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
 import pytest
-from built import ANSWERS, CHAPTERS, HTML, NUMBERED, PAGES, WRITTEN, parsed, violations
+from built import ANSWERS, CHAPTERS, HTML, NUMBERED, PAGES, ROOT, WRITTEN, parsed, violations
 from playwright.sync_api import Browser, BrowserContext, Page, Response
 
 SCREEN, PHONE = VIEWS = ("light", 1280), ("dark", 390)
@@ -226,7 +226,9 @@ SMALL = """() => [...document.querySelectorAll("#main-content svg text")]
   .filter(([, size]) => size < 11)"""
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, ROOT / "chapters/not_learning.ipynb"], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [*NUMBERED, ROOT / "chapters/not_learning.ipynb"], ids=lambda p: p.stem
+)
 def test_no_letter_of_a_drawing_is_below_eleven_pixels_on_a_phone(window, site, path):
     page = window(f"{site}chapters/{path.stem}.html", width=390)
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")

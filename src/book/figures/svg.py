@@ -21,8 +21,8 @@ SANS = "system-ui, sans-serif"
 SERIF = "'STIX Two Math', 'Cambria Math', 'Times New Roman', 'Liberation Serif', serif"
 PHONE = 3.9
 """Inches across on a phone; a figure without axes is boxes with letters in them, and takes 4.7."""
-READABLE = 2.21
-"""Points an inch of the width: 11 pixels where a phone shows the width in 358."""
+READABLE = 2.32
+"""Points an inch of the width: 11 pixels where a phone shows the width in 342."""
 SIGNS = {
     r"\circ": "∘", r"\cdot": "·", r"\ell": "ℓ", r"\times": "×", r"\top": "⊤", r"\Vert": "‖",
     r"\sqrt": "√", r"\;": " ", r"\,": "\u2009",

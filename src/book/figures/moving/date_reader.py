@@ -152,7 +152,7 @@ def marks() -> list[Drawing]:
               font_weight="bold"),
         words(240, 184, text("{answer}"), **letter),
         words(240, 203, text("{verdict}")),
-        words(240, 222, text("{sure:.1%} sure, after {trained:,} steps")),
+        words(240, 222, text("{sure:.1%} sure ({trained:,} steps)")),
     ]  # fmt: skip
 
 

@@ -119,7 +119,7 @@ rotary = Figure(
         line(X, BOTTOM, X + STEP * 64, BOTTOM),
         *(words(X + STEP * k, BOTTOM + 16, str(k), "middle", font_size=12)
           for k in (1, 16, 32, 48, 63)),
-        words(X + STEP * 32, BOTTOM + 35, "position, which is also the furthest distance back",
+        words(X + STEP * 32, BOTTOM + 35, "position, also the furthest distance back",
               "middle", font_size=12),
         *(words(X - 4, BOTTOM + 4 - share, str(share), "end", font_size=12) for share in (0, 100)),
         mark("polyline", fill="none", stroke=OLIVE, stroke_width=2.5,

@@ -161,7 +161,13 @@ def marks() -> list[Drawing]:
         line(LEFT, floor - HIGH / 2, LEFT + WIDE, floor - HIGH / 2, stroke_dasharray="2 4"),
         line(LEFT, floor, LEFT + WIDE, floor),
         *(
-            words(LEFT + step * i, floor + 16, f"{TOKENS[i]:,}", "middle", font_size=12)
+            words(
+                LEFT + step * i,
+                floor + 16,
+                f"{TOKENS[i]:,}",
+                "end" if i == 10 else "middle",
+                font_size=12,
+            )
             for i in range(0, 11, 2)
         ),
         mark("line", x1=here, x2=here, y1=TOP, y2=floor, stroke=MUTED, stroke_width=2),

@@ -32,7 +32,7 @@ POWERS = [  # e to the power of each logit: rows attend, columns are attended to
     [1, 4, 1, 2, 1, 1],
 ]
 N = len(NAMES)
-WHO, LEFT, TOP, WIDE, HIGH, NODE = 40, 44, 62, 32, 38, 354
+WHO, LEFT, TOP, WIDE, HIGH, NODE = 45, 49, 62, 32, 38, 354
 PADDING = padding_mask(torch.tensor([REAL]), N)[0, 0].expand(N, N)
 MASKS = {
     "none": torch.ones(N, N, dtype=torch.bool),
