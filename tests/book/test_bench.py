@@ -206,9 +206,12 @@ def test_an_edge_is_cut_and_the_answer_is_gone(box):
     expect(box.locator('[data-key="share,2,3"]')).to_have_text("89 %")
 
 
+PLACE = "part => [part.getBoundingClientRect().x, part.getBoundingClientRect().y + scrollY]"
+
+
 def test_every_switch_ends_in_a_claim(box):
     button = box.page.locator('.bench button[name="reset"]')
-    place = button.bounding_box()
+    place = button.evaluate(PLACE)
     more = box.page.locator(".bench-more")  # a press elsewhere closes it
     everything = {"edges": ((True,) * 3,) * 3}
     switches = {"scaled": {"scaled": False}, "mask": everything, **SETS}
@@ -228,7 +231,7 @@ def test_every_switch_ends_in_a_claim(box):
         )
         expect(item).to_contain_text(says)
         assert box.locator(".bench-evidence li:visible").count() == 1
-        assert button.bounding_box() == place  # the next press meets the same button
+        assert button.evaluate(PLACE) == place  # the next press meets the same button
         button.click()
         expect(item).to_be_hidden()
 
@@ -250,7 +253,7 @@ def test_a_matrix_that_a_switch_replaces_is_not_changed(box):
     box.page.locator(".bench-more summary").click()
     box.page.locator('.bench button[name="same"]').click()
     box.locator('[data-key="W_K,0,0"]').focus()
-    expect(box.locator(".bench-line")).to_have_text("W_K: the same numbers as W_Q, by the switch.")
+    expect(box.locator(".bench-line")).to_have_text("WK: the same numbers as WQ, by the switch.")
     box.page.keyboard.press("ArrowUp")
     box.page.locator('.bench button[name="same"]').click()
     expect(digits(box, "W_K,0,0")).to_have_text("0")
@@ -265,10 +268,43 @@ def test_backward_shows_gradients_in_the_same_cells(box):
     expect(box.locator(".bench-line")).to_contain_text("the loss falls .36 times as much")
 
 
+def test_red_arrows_point_back_and_no_others(box):
+    def rises(i: int) -> bool:
+        """Whether what is written for a word goes up."""
+        path = box.locator(f'[data-key="write,D,{i},3"]').get_attribute("d")
+        _, start, end = map(float, re.findall(r"\d+", path.partition("m")[0]))
+        return end < start
+
+    assert rises(2)
+    box.page.locator('.bench button[name="back"]').click()
+    assert not rises(2)
+    assert rises(1)  # nothing comes back to "cat" here
+    for name in "AVHDF":
+        back = box.locator(f'[data-key="branch,{name},2"]')
+        expect(back).to_have_class("branch red")
+        assert not back.get_attribute("d").endswith("m-5 -4l5 4l-5 4")
+
+
+def test_what_is_behind_more_covers_no_lane_and_says_what_it_does(box):
+    more = box.page.locator(".bench-more")
+    more.locator("summary").click()
+    panel = more.locator("div").bounding_box()
+    lane = box.locator('[data-key="lane,2"]').bounding_box()
+    assert panel["y"] > lane["y"] + lane["height"]
+    assert panel["y"] + panel["height"] <= 800
+    assert all(len(each) > 10 for each in more.locator("small").all_inner_texts())
+    assert more.locator("small").count() == more.locator("button").count()
+
+
 def test_play_shows_one_stage_after_the_other(box):
     box.get_by_role("button", name="Play").click()
     expect(box.locator(".bench-line")).to_contain_text("picks its row")
     expect(box.locator('[data-matrix="Q"]')).to_have_class("later")
+    for what in (".letter.W_Q", ".letter.q >> nth=0", '[data-key="over,Q,0"]'):
+        expect(box.locator(what)).to_have_css("opacity", "0.1")
+    for what in ("branch,V,2", "flow,Y,2", "beside,W_O,1", "head,A,1"):
+        expect(box.locator(f'[data-key="{what}"]')).to_have_css("opacity", "0.1")
+    expect(box.locator(".letter.E")).to_have_css("opacity", "1")
     expect(box.locator('[data-matrix="Q"]')).not_to_have_class("later", timeout=10_000)
     box.locator("svg").press("Escape")
     assert box.locator(".later").count() == 0
@@ -276,9 +312,9 @@ def test_play_shows_one_stage_after_the_other(box):
 
 def test_a_narrow_page_shows_one_stage(box):
     box.page.set_viewport_size({"width": 390, "height": 844})
-    expect(box.locator("output")).to_have_text("rows")
+    expect(box.locator("output")).to_have_text("weights")
     box.get_by_role("button", name="Next stage").click()
-    expect(box.locator("output")).to_have_text("Q, K, V")
+    expect(box.locator("output")).to_have_text("mixing")
     expect(box.locator(".tag").first).to_be_visible()
     box.page.emulate_media(media="print")
     expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 579")
@@ -371,11 +407,29 @@ def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter):
     assert chapter.locator('.bench [data-matrix="Q"] .lit').count() == 12
 
 
+@pytest.mark.parametrize("width", [360, 390])
+def test_stored_numbers_cut_no_lane_of_a_phone(window, site, width):
+    page = window(site + "intro.html", width=width, has_touch=True)
+    page.locator(".bench[data-live]").wait_for()
+    page.get_by_role("button", name="Stored numbers").tap()
+    picture = page.locator(".bench-picture").bounding_box()
+    for key in ("E,0,0", "W_1,0,0", "lane,2"):
+        part = page.locator(f'[data-key="{key}"]').bounding_box()
+        assert picture["y"] <= part["y"], key
+        assert part["y"] + part["height"] <= picture["y"] + picture["height"] + 1, key
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_tap_takes_the_nearest_cell(window, site):
     page = window(site + "intro.html", width=390, has_touch=True)
     page.locator(".bench[data-live]").wait_for()
+    expect(page.locator(".bench-line")).to_contain_text("Tap a number")
+    for _ in range(3):
+        page.get_by_role("button", name="Stage before").tap()
+    switches = page.locator(".bench-controls").bounding_box()
     place = page.locator('[data-key="X,1,0"]').bounding_box()
     page.touchscreen.tap(place["x"] + 8, place["y"] + place["height"] + 6)  # below it
     expect(page.locator(".bench-line")).to_contain_text("“cat” is row 1 of E; article = 0")
+    assert page.locator(".bench-controls").bounding_box() == switches  # nothing has moved
     page.get_by_role("button", name="larger").tap()
     expect(page.locator('[data-key="X,1,0"] .digits')).to_have_text(".5")

@@ -147,6 +147,23 @@ def test_a_puzzle_is_solved_by_keyboard_and_its_tick_stays(page, site):
     expect(page.locator(".says")).to_contain_text("You have solved this one")
 
 
+def test_help_says_how_what_may_be_changed_is_changed(page, site):
+    for name, says in (
+        ("look-that-counts", "Press a weight"),
+        ("weights-kept", "Drag a number"),
+    ):
+        opened(page, site, name)
+        expect(page.locator(".says")).to_contain_text(says)
+
+
+def test_a_loss_is_shown_to_as_many_digits_as_its_bound_needs(page, site):
+    opened(page, site, "small-step")
+    page.locator('[data-key="E,2,2"]').focus()
+    page.keyboard.press("ArrowUp")
+    shown = page.locator(".meter.holds b").first
+    assert float(shown.inner_text()) < 0.02
+
+
 def test_too_much_is_named_and_put_back(page, site):
     opened(page, site, "down-after-cat-too")
     for key in ("W_1,0,0", "b,0,0"):

@@ -35,6 +35,19 @@ SWITCHES = {
     "every": "loss of all words",
     "back": "backward",
 }
+EXPLAINED = {
+    "identity": "queries, keys and values are the row itself",
+    "same": "one matrix for queries and for keys",
+    "rooted": "rows of <i>E</i> are larger by √5",
+    "normed": "each part reads a normed copy of its row",
+    "place": "a head that looks one word back",
+    "turned": "queries and keys turn a quarter with each place",
+    "trained": "numbers that training found",
+    "every": "each word has to say the next one",
+}
+"""What stands beside a switch behind "more"."""
+OPENS = 3
+"""Where a narrow page opens that is about the whole: a word asks, others answer."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,11 +113,15 @@ class Bench:
         }
         buttons = "".join(switches.pop(name) for name in self.first.split() or self.names)
         if switches:
-            more = "".join(switches.values())
+            more = "".join(
+                f"<span>{switch}<small>{EXPLAINED[name]}</small></span>"
+                for name, switch in switches.items()
+            )
             buttons += (
                 f'<details class="bench-more"><summary>more</summary><div>{more}</div></details>'
             )
-        chosen = {"stage": self.at or 0, "back": self.back, "set": self.set}
+        stage = self.at if self.stage else 0 if self.beside else OPENS
+        chosen = {"stage": stage, "back": self.back, "set": self.set}
         settings = vars(Settings()) | chosen | {"pinned": {}, "sets": SETS}
         packed = json.dumps(settings, separators=(",", ":"))
         return (

@@ -26,6 +26,19 @@
     if (name === "A" && !gradient) return size <= 0.55 ? 0.06 + 0.58 * size : 0.66 + 0.53 * (Math.min(1, size) - 0.55);
     return 0.13 + 0.28 * Math.min(1, size / (gradient ? 0.3 : 2));
   };
+  // To what is computed in a lane: whose gradient comes back, a path, its head ahead, and back.
+  const branches = (i) => {
+    const [stream, query, key, value] = [..."XQKV"].map((name) => at(name, i) + ROW / 2);
+    const right = "m-5 -4l5 4l-5 4", up = (x) => `M${x - 4} ${stream + 7}l4 -5l4 5`;
+    const level = (of, x, y, wide) => [of, `M${x} ${y}h${wide}`, right, `M${x + 5} ${y - 4}l-5 4l5 4`];
+    return {
+      Q: ["Q", `M224 ${query}h10`, "", ""],
+      K: ["K", `M224 ${key}h10`, "", ""],
+      V: ["QKV", `M224 ${stream}V${value - 6}q0 6 6 6h4`, "", up(224)],
+      H: ["H", `M992 ${stream}V${value - 8}q0 8 8 8h7`, right, up(992)],
+      A: level("S", 484, query, 17), D: level("O", 812, value, 25), F: level("H", 1043, value, 17),
+    };
+  };
   const look = (settings, back, lane) => {
     const n = forward(settings), shown = back ? { ...n, ...backward(settings) } : n, found = {};
     for (const name of [...STORED, ...COMPUTED]) {
@@ -81,14 +94,22 @@
           "stroke-width": round(wide, 2), class: `ribbon${i === lane ? " chosen" : ""}${red("A", i, j)}`,
         };
       }
+      const lower = at("D", i) - 1, upper = at("Y", i) + ROW + 2;
       for (const name of "DF") {
         n[name][i].forEach((x, k) => {
-          found[`write,${name},${i},${k}`] = { opacity: String(+(Math.abs(x) >= 0.005)), class: `write${red(name, i, k)}` };
+          const middle = (name === "D" ? 842 : 1064) + CELL * k + CELL / 2, passed = red(name, i, k);
+          found[`write,${name},${i},${k}`] = {
+            d: passed ? `M${middle} ${upper}V${lower}m-4 -5l4 5l4 -5` : `M${middle} ${lower}V${upper}m-4 5l4 -5l4 5`,
+            opacity: String(+(Math.abs(x) >= 0.005)), class: `write${passed}`,
+          };
         });
       }
-      found[`begin,${i}`] = { class: `stream-line${red("X", i)}` };
-      found[`flow,${i}`] = { class: `stream-line${red("YZ", i)}` };
-      found[`branch,${i}`] = { class: `branch${red("QKVDHF", i)}` };
+      const silent = n.H[i][0] <= 0;  // nothing passes back through the unit
+      for (const [name, [of, path, ahead, comes]] of Object.entries(branches(i))) {
+        const passed = name === "H" && silent ? "" : red(of, i);
+        found[`branch,${name},${i}`] = { d: path + (passed ? comes : ahead), class: `branch${passed}` };
+      }
+      for (const name of "XYZ") found[`flow,${name},${i}`] = { class: `stream-line${red(name, i)}` };
       found[`lane,${i}`] = { class: `lane${i === lane ? " chosen" : ""}` };
       const word = WORDS[settings.ids[i]];
       found[`word,${i}`] = { text: word };
@@ -112,6 +133,9 @@
   const byTouch = matchMedia("(pointer: coarse)").matches;
   const PRODUCT = { Q: ["read", "W_Q"], K: ["read", "W_K"], V: ["read", "W_V"], O: ["A", "V"], D: ["O", "W_O"], F: ["H", "W_2"] };
   const LETTER = { O: "mix", D: "mix · W_O", F: "unit · W_2", H: "unit", X: "row", Y: "sum", Z: "sum", S: "logit", A: "weight" };
+  // A matrix is named as in a formula.
+  const named = (text) => text.replace(/\b([A-Z])_(\w)\b|\b[B-HJ-Zb]\b/g, (name, letter, index) => (
+    `<i class="matrix">${letter ? `${letter}<sub>${index}</sub>` : name}</i>`));
   const columnOf = ({ columns, asks }, name, j) => {
     if (name === "U") return `“${WORDS[j]}”`;
     if (/^(W_1|b|H)$/.test(name)) return "unit";
@@ -123,13 +147,14 @@
     const from = name === "E" ? `“${WORDS[i]}”` : name === "W_2" ? "unit" : columnOf(settings, "X", i);
     return name === "b" ? "b" : `${name}, ${from} → ${columnOf(settings, name, j)}`;
   };
-  Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0], WORDS, formatted, columnOf, place });
+  Object.assign(window.attnbookBench, { look: (...state) => look(...state)[0], WORDS, formatted, columnOf, place, named });
   const dot = (left, right) => left.map((x, k) => `${formatted(x)}·${formatted(right[k])}`).join(" + ");
   // A stored matrix that a switch puts another one in place of.
   const replaced = ({ identity, same }, name) => (identity && /^W_[QKV]$/.test(name)) || (same && name === "W_K");
   // What a cell is made of: words, and the cells that light up.
   const sum = (settings, n, name, i, j) => {
     const word = (k) => `“${WORDS[settings.ids[k]]}”`, equal = ` = ${formatted(n[name][i][j])}`;
+    const opens = byTouch ? "A tap opens it." : "Enter or a press opens it.";
     const column = (m) => n[m].map((row) => row[j]);
     if (STORED.includes(name)) {
       if (replaced(settings, name)) return [`${name}: ${settings.identity ? "the identity" : "the same numbers as W_Q"}, by the switch.`, []];
@@ -141,14 +166,14 @@
       return [`${word(i)} is row ${settings.ids[i]} of E${times}; ${columnOf(settings, "X", j)}${equal}`, [`E,${settings.ids[i]},${j}`]];
     }
     if (name === "S") {
-      if (!settings.edges[i][j]) return [`${word(i)} may not look at ${word(j)}. Enter or a press opens it.`, []];
+      if (!settings.edges[i][j]) return [`${word(i)} may not look at ${word(j)}. ${opens}`, []];
       const terms = dot(n.Q[i], n.K[j]), asks = `${word(i)} asks ${word(j)}: `;
       return [asks + (settings.scaled ? `(${terms}) / √4` : terms) + equal, n.Q[i].flatMap((_, k) => [`Q,${i},${k}`, `K,${j},${k}`])];
     }
     if (name === "A") {
       const open = three.filter((k) => settings.edges[i][k]), power = (k) => `e^${formatted(n.S[i][k])}`;
-      if (!open.includes(j)) return [`${word(i)} may not look at ${word(j)}. Enter or a press opens it.`, []];
-      return [`Share of ${word(j)} for ${word(i)}: ${power(j)} / (${open.map(power).join(" + ")})${equal}. A press cuts it.`,
+      if (!open.includes(j)) return [`${word(i)} may not look at ${word(j)}. ${opens}`, []];
+      return [`Share of ${word(j)} for ${word(i)}: ${power(j)} / (${open.map(power).join(" + ")})${equal}. A ${byTouch ? "tap" : "press"} cuts it.`,
         open.map((k) => `S,${i},${k}`)];
     }
     if (name === "Y" || name === "Z") {
@@ -213,7 +238,7 @@
     const say = (text) => {
       line.parentNode.hidden = false;
       box.querySelectorAll(".bench-evidence li").forEach((item) => item.classList.remove("shown"));
-      if (line.textContent !== text) line.textContent = text;
+      if (line.innerHTML !== named(text)) line.innerHTML = named(text);
     };
     const departs = (name) => {
       if (name !== "mask" && name !== "cut") {
@@ -446,6 +471,7 @@
     if (more) document.addEventListener("click", ({ target }) => {
       if (!more.contains(target)) more.open = false;
     });
+    more?.addEventListener("toggle", () => more.open && more.lastChild.scrollIntoView({ block: "nearest" }));
     box.querySelector(".bench-controls").addEventListener("click", ({ target }) => {
       const name = target.closest("button")?.name;
       if (name && !(name === "play" && halted)) press(name);
@@ -503,8 +529,8 @@
       const left = Math.min(centre, 1340 - wide / 2) - wide / 2, far = (gap) => Math.abs(gap - left - 46);
       const end = left > 1339 - wide, gaps = end ? GAPS.filter((gap) => gap >= left + 46) : GAPS;
       const x = left < 20 ? 0 : gaps.reduce((a, b) => (far(b) < far(a) ? b : a)) - 46;
-      const y = whole ? 0 : high ? 20 : box.classList.contains("stored") ? 0 : 166;
-      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${high ? 579 - y : 392}`);
+      const y = whole ? 0 : high || box.classList.contains("stored") ? 20 : 166;
+      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${y === 166 ? 392 : 579 - y}`);
       box.classList.toggle("narrow", !whole);
       box.classList.toggle("ends", end || whole);
       box.classList.toggle("low", !high);
@@ -515,14 +541,14 @@
       // What the model says; where the picture has no room for the loss, and has the shares, the loss.
       box.querySelector(".bench-answer").textContent = !high && title === "next word" ? `loss ${formatted(n.loss)}`
         : `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
-      // A label is there whole, or not at all.
-      const frame = svg.getBoundingClientRect(), cover = words.firstChild.getBoundingClientRect();
+      // A label is there whole, or not at all; where the picture goes on, its edge fades.
+      const frame = svg.getBoundingClientRect(), edge = frame.right - (end ? -0.5 : 20), cover = words.firstChild.getBoundingClientRect();
       for (const label of labels) label.removeAttribute("data-cut");
       if (!whole) {
         const places = labels.map((label) => label.getBoundingClientRect());
         labels.forEach((label, i) => {
           const { left, right, bottom } = places[i];
-          label.toggleAttribute("data-cut", left < frame.left - 0.5 || right > frame.right + 0.5
+          label.toggleAttribute("data-cut", left < frame.left - 0.5 || right > edge
             || (left < cover.right && bottom > cover.top + 1));
         });
       }

@@ -40,8 +40,8 @@ STAGES = (  # title, its x, what is computed, and what is drawn with it
     ("logits, mask", 398, "S meet ask"),
     ("weights", 504, "A"),
     ("mixing", 606, "O ribbon belt"),
-    ("added", 842, "W_O D Y write,D"),
-    ("feed-forward", 1012, "W_1 b W_2 H F Z write,F"),
+    ("added", 842, "W_O D Y"),
+    ("feed-forward", 1012, "W_1 b W_2 H F Z"),
     ("next word", 1180, "U next bar share loss"),
 )
 # Where the camera looks at each stage, where it may begin, and how wide it is in a text.
@@ -180,18 +180,49 @@ def roads(
                 "stroke-width": rounded(wide, 2),
                 "class": f"ribbon{' chosen' * (i == lane)}{red('A', i, j)}",
             }
+        lower, upper = at("D", i) - 1, at("Y", i) + ROW + 2
         for name in "DF":
-            row = numbers[name][i]
-            for k, x in enumerate(row):
+            for k, x in enumerate(numbers[name][i]):
+                middle, passed = COMPUTED[name][0] + CELL * k + CELL // 2, red(name, i, k)
+                rising = f"M{middle} {lower}V{upper}m-4 5l4 -5l4 5"
+                falling = f"M{middle} {upper}V{lower}m-4 -5l4 5l4 -5"
                 found[f"write,{name},{i},{k}"] = {
+                    "d": falling if passed else rising,
                     "opacity": str(int(abs(x) >= 0.005)),
-                    "class": f"write{red(name, i, k)}",
+                    "class": f"write{passed}",
                 }
-        found[f"begin,{i}"] = {"class": f"stream-line{red('X', i)}"}
-        found[f"flow,{i}"] = {"class": f"stream-line{red('YZ', i)}"}
-        found[f"branch,{i}"] = {"class": f"branch{red('QKVDHF', i)}"}
+        silent = numbers["H"][i][0] <= 0  # nothing passes back through the unit
+        for name, (of, path, ahead, back) in branches(i).items():
+            passed = "" if name == "H" and silent else red(of, i)
+            found[f"branch,{name},{i}"] = {
+                "d": path + (back if passed else ahead),
+                "class": f"branch{passed}",
+            }
+        for name in "XYZ":
+            found[f"flow,{name},{i}"] = {"class": f"stream-line{red(name, i)}"}
         found[f"lane,{i}"] = {"class": f"lane{' chosen' * (i == lane)}"}
     return found
+
+
+def branches(i: int) -> dict[str, tuple[str, str, str, str]]:
+    """To what is computed in a lane: whose gradient comes back, a path, its head ahead, and back."""
+    stream, query, key, value = (at(name, i) + ROW // 2 for name in "XQKV")
+    right = "m-5 -4l5 4l-5 4"
+
+    def up(x: int) -> str:
+        return f"M{x - 4} {stream + 7}l4 -5l4 5"
+
+    level = {"A": ("S", 484, query, 17), "D": ("O", 812, value, 25), "F": ("H", 1043, value, 17)}
+    return {
+        "Q": ("Q", f"M224 {query}h10", "", ""),
+        "K": ("K", f"M224 {key}h10", "", ""),
+        "V": ("QKV", f"M224 {stream}V{value - 6}q0 6 6 6h4", "", up(224)),
+        "H": ("H", f"M992 {stream}V{value - 8}q0 8 8 8h7", right, up(992)),
+        **{
+            name: (of, f"M{x} {y}h{wide}", right, f"M{x + 5} {y - 4}l-5 4l5 4")
+            for name, (of, x, y, wide) in level.items()
+        },
+    }
 
 
 def answers(settings: Settings, numbers: Mapping[str, Any]) -> Look:
@@ -269,8 +300,9 @@ class Drawing:
         dynamic = dict(self.look[key]) if key else {}
         inside = escape(dynamic.pop("text")) if "text" in dynamic else inside
         said = {"data-key": key} if key else {}
-        if stage := STAGE.get(key[:7]) or STAGE.get(key.partition(",")[0]):
-            said["data-stage"] = stage
+        for part in key.split(",")[:2]:
+            if part in STAGE:
+                said["data-stage"] = STAGE[part]
         said |= {name.rstrip("_").replace("_", "-"): each for name, each in attributes.items()}
         said |= dynamic
         written = "".join(f' {name}="{value}"' for name, value in said.items())
@@ -284,7 +316,9 @@ class Drawing:
         """A matrix's letter, with its index below."""
         base, _, index = name.partition("_")
         below = f'<tspan dy="4" font-size="12">{index}</tspan>' if index else ""
-        return self.mark("text", inside=base + below, x=x, y=y, class_=f"letter {kind} {name}")
+        stage = STAGE[name.upper() if len(name) == 1 and name != "b" else name]
+        class_ = f"letter {kind} {name}"
+        return self.mark("text", inside=base + below, x=x, y=y, class_=class_, data_stage=stage)
 
     def cell(self, name: str, i: int, j: int, x: int, y: int, height: int) -> str:
         """A number in its box."""
@@ -317,24 +351,20 @@ class Drawing:
     def lane(self, i: int) -> Iterator[str]:
         """A word's lane: its stream, its branches, what follows."""
         top = TOP + i * (LANE + GAP)
-        stream, value, logit = (at(name, i) + ROW // 2 for name in ("X", "V", "S"))
+        stream, value = (at(name, i) + ROW // 2 for name in "XV")
         yield self.mark("rect", f"lane,{i}", x=2, y=top, width=WIDTH - 4, height=LANE, rx=10)
-        yield self.mark("path", f"begin,{i}", d=f"M62 {stream}H224")
-        yield self.mark("path", f"flow,{i}", d=f"M224 {stream}H1204")
+        for name, start, end in (("X", 62, 224), ("Y", 224, 842), ("Z", 842, 1204)):
+            yield self.mark("path", f"flow,{name},{i}", d=f"M{start} {stream}H{end}")
         for name in "XYZ":
             x = COMPUTED[name][0]
             yield self.mark("rect", x=x, y=at(name, i), width=5 * CELL, height=ROW, class_="under")
         y = value - 9
         yield self.mark("rect", x=370, y=y, width=226, height=18, class_="belt", data_stage=4)
-        branches = (
-            f"M224 {stream}V{value - 6}q0 6 6 6h4"
-            f"M224 {at('Q', i) + ROW // 2}h10M224 {at('K', i) + ROW // 2}h10"
-            f"M484 {logit}h17m-5 -4l5 4l-5 4M812 {value}h25m-5 -4l5 4l-5 4"
-            f"M992 {stream}V{value - 8}q0 8 8 8h7m-5 -4l5 4l-5 4M1043 {value}h17m-5 -4l5 4l-5 4"
-        )
-        yield self.mark("path", f"branch,{i}", d=branches)
-        for k, x in enumerate((219, 987, 1208)):  # where a part reads the stream
-            yield self.mark("text", f"norm,{i},{k}", "norm", x=x, y=stream - 6, class_="small")
+        for name in branches(i):
+            yield self.mark("path", f"branch,{name},{i}")
+        for k, (x, stage) in enumerate(((219, 1), (987, 6), (1208, 7))):  # what reads the stream
+            more = {"x": x, "y": stream - 6, "class_": "small", "data_stage": stage}
+            yield self.mark("text", f"norm,{i},{k}", "norm", **more)
         for name, kind in (("Q", "query"), ("K", "key"), ("V", "value")):
             yield self.letter(240, at(name, i) + 15, name.lower(), kind)
         yield (
@@ -355,9 +385,7 @@ class Drawing:
         """Arrows from what is written up to the stream."""
         for name in "DF":
             for k in range(5):
-                x = COMPUTED[name][0] + CELL * k + CELL // 2
-                path = f"M{x} {at(name, i) - 1}V{at('Y', i) + ROW + 2}m-4 5l4 -5l4 5"
-                yield self.mark("path", f"write,{name},{i},{k}", d=path)
+                yield self.mark("path", f"write,{name},{i},{k}")
 
     def parts(self) -> Iterator[str]:
         """All of them, from the back to the front."""
@@ -389,9 +417,11 @@ class Drawing:
             left, down = {"b": (-18, 16), "U": (-18, 60)}.get(name, (1, -9))  # clear of W_2
             yield self.letter(x + left, y + down, name, KIND[name])
         for w, word in enumerate(WORDS):
-            yield self.words(STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head")
+            yield self.words(
+                STORED["U"][0] + CELL * (w + 0.5), 50, word, "small middle head", data_stage=7
+            )
         for i, word in enumerate(WORDS):
-            yield self.words(68, 71 + STORED_ROW * i, word, "small end")
+            yield self.words(68, 71 + STORED_ROW * i, word, "small end", data_stage=0)
         for name, x, n in (("W_Q", 252, 5), ("W_O", 691, 4), ("W_1", 1007, 5)):
             for i in range(n):
                 y = STORED[name][1] + 15 + STORED_ROW * i

@@ -75,7 +75,7 @@
   // ---------- the page ----------
   const play = document.querySelector(".play");
   if (!play) return;
-  const { formatted, place, columnOf, WORDS } = window.attnbookBench;
+  const { formatted, place, columnOf, WORDS, named } = window.attnbookBench;
   const [task, side, box] = play.children;
   const PUZZLES = JSON.parse(document.querySelector("script.puzzles").textContent);
   const needs = JSON.parse(box.querySelector("script").textContent);
@@ -92,8 +92,6 @@
     part.addEventListener("click", act);
     return part;
   };
-  const named = (text) => text.replace(/\b([A-Z])(?:_(\w))?\b/g, (_, name, index) => (
-    `<i class="matrix">${name}${index ? `<sub>${index}</sub>` : ""}</i>`));
 
   // What is kept, in this browser alone: what was solved, how many hints were seen, which ways were found.
   let kept = {};
@@ -141,7 +139,7 @@
 
   // A number line for each condition; green is where the dot has to be.
   const SHOWN = {
-    percent: (x) => `${(100 * x).toFixed(0)}\u00a0%`, count: String, number: formatted, yes: (x) => (x ? "yes" : "not yet"),
+    percent: (x) => `${(100 * x).toFixed(0)}\u00a0%`, count: String, number: formatted, fine: (x) => x.toFixed(3).replace("0.", "."), yes: (x) => (x ? "yes" : "not yet"),
   };
   const along = ({ from = 0, to = 1 }, x) => 5 + 66 * Math.max(0, Math.min(1, (x - from) / (to - from)));
   const meter = (must) => {
@@ -167,7 +165,7 @@
     if (name === "A") return `${word(i)} ${now.edges[i][j] ? "looks" : "does not look"} at ${word(j)}`;
     if (STORED.includes(name)) {
       const values = [start, now].map(({ stored }) => formatted(stored[name][i][j])).join(" → ");
-      return `${name === "b" ? '<i class="matrix">b</i>' : named(place(now, name, i, j))}: ${values}`;
+      return `${named(place(now, name, i, j))}: ${values}`;
     }
     const [what, where] = name === "S" ? ["logit", word(j)] : [named(name), columnOf(now, name, j)];
     return `${what} of ${word(i)}, ${where}: ${formatted(now.pinned[key])}`;
@@ -217,8 +215,15 @@
       { duration: 1100, delay: 90 * k, easing: "cubic-bezier(.4, 0, .2, 1)", fill: "backwards" });
   });
 
+  // How one changes what may be changed.
+  const hand = () => {
+    const press = byTouch ? "Tap" : "Press";
+    if (puzzle.may.of === "A") return `${press} a weight or a ribbon to cut it, and again to give it back.`;
+    if (puzzle.may.of === "ids") return `${press} a word twice to change it.`;
+    return byTouch ? "Tap a number, then − or +." : "Drag a number up or down, or type one.";
+  };
   // Hints one at a time, then the solution; or why it works.
-  const matrix = (name) => ({ A: "looks", b: '<i class="matrix">b</i>' })[name] ?? named(name);
+  const matrix = (name) => (name === "A" ? "looks" : named(name));
   const help = (fresh = false) => {
     const { done, hints, ways: found } = of(puzzle), { hints: words, why, solution } = texts.get(puzzle);
     const several = puzzle.ways.length > 1, count = `${found.length} of ${puzzle.ways.length} ways found`;
@@ -242,7 +247,7 @@
       return;
     }
     const asks = done ? `You have solved this one. ${several ? `${count}. ` : ""}Once more, or the next?`
-      : `${byTouch ? "Tap a number, then − or +." : "Drag a number up or down, or type one."} `
+      : `${hand()} `
         + "The dots under the goal move with it; green is where they have to be.";
     says.innerHTML = hint ? `<p>${words[hint - 1]}</p>` : `<p class="quiet">${asks}</p>`;
     const show = (k) => () => {
