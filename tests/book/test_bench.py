@@ -310,6 +310,45 @@ def test_play_shows_one_stage_after_the_other(box):
     assert box.locator(".later").count() == 0
 
 
+def visited(window, site, **settings: Any) -> Page:
+    """The first page, whose picture has been seen for two seconds and more."""
+    page = window(site + "intro.html", **settings)
+    page.locator(".bench[data-live]").wait_for()
+    page.wait_for_timeout(2500)
+    return page
+
+
+def test_on_a_first_visit_the_picture_plays_once_and_any_touch_ends_it(window, site):
+    page = visited(window, site)
+    expect(page.locator(".later").first).to_be_attached()
+    assert page.evaluate("document.activeElement === document.body")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".later")).to_have_count(0)
+    expect(page.locator(".bench-line")).to_contain_text("Point at a number")
+    expect(page.get_by_role("button", name="Play")).to_have_count(1)
+    page.reload()
+    page.locator(".bench[data-live]").wait_for()
+    page.wait_for_timeout(2500)
+    expect(page.locator(".later")).to_have_count(0)
+
+
+def test_a_number_that_is_pressed_while_it_plays_is_asked(window, site):
+    page = visited(window, site)
+    page.locator('[data-key="S,2,1"]').click()
+    expect(page.locator(".later")).to_have_count(0)
+    expect(page.locator(".bench-line")).to_contain_text("“sat” asks “cat”")
+
+
+def test_it_does_not_play_by_itself_for_who_wants_no_motion_or_is_quicker(window, site):
+    calm = visited(window, site, reduced_motion="reduce")
+    expect(calm.locator(".later")).to_have_count(0)
+    quick = window(site + "intro.html")
+    quick.locator(".bench[data-live]").wait_for()
+    quick.keyboard.press("Tab")
+    quick.wait_for_timeout(2500)
+    expect(quick.locator(".later")).to_have_count(0)
+
+
 def test_a_narrow_page_shows_one_stage(box):
     box.page.set_viewport_size({"width": 390, "height": 844})
     expect(box.locator("output")).to_have_text("weights")

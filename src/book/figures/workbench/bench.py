@@ -60,7 +60,8 @@ class Bench:
         stage: the title of the stage that it begins at, where it stands in a text.
         back: it begins with gradients.
         set: it begins with other numbers: ``"place"`` or ``"trained"``.
-        first: names of the switches that one sees at once, if the others stand behind "more".
+        first: names of the switches that one sees at once, if the others stand behind "more"; on a
+            reader's first visit such a bench plays once by itself.
     """
 
     beside: bool = False
@@ -121,7 +122,7 @@ class Bench:
                 f'<details class="bench-more"><summary>more</summary><div>{more}</div></details>'
             )
         stage = self.at if self.stage else 0 if self.beside else OPENS
-        chosen = {"stage": stage, "back": self.back, "set": self.set}
+        chosen = {"stage": stage, "back": self.back, "set": self.set, "shows": bool(self.first)}
         settings = vars(Settings()) | chosen | {"pinned": {}, "sets": SETS}
         packed = json.dumps(settings, separators=(",", ":"))
         return (

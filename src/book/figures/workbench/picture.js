@@ -26,7 +26,7 @@
     if (name === "A" && !gradient) return size <= 0.55 ? 0.06 + 0.58 * size : 0.66 + 0.53 * (Math.min(1, size) - 0.55);
     return 0.13 + 0.28 * Math.min(1, size / (gradient ? 0.3 : 2));
   };
-  // To what is computed in a lane: whose gradient comes back, a path, its head ahead, and back.
+  // To what is computed in a lane: whose gradient comes back, a path, its head on and back.
   const branches = (i) => {
     const [stream, query, key, value] = [..."XQKV"].map((name) => at(name, i) + ROW / 2);
     const right = "m-5 -4l5 4l-5 4", up = (x) => `M${x - 4} ${stream + 7}l4 -5l4 5`;
@@ -506,7 +506,7 @@
       if (box.classList.contains("narrow")) go(k);
       player.textContent = "❚❚ Pause";
       say(SENTENCES[k]);
-      playing = setTimeout(play, 3000, k + 1);
+      playing = setTimeout(play, Math.max(3000, 45 * SENTENCES[k].length), k + 1);
     };
     for (const kind of ["pointerdown", "keydown"]) {
       box.addEventListener(kind, ({ target }) => {
@@ -514,6 +514,43 @@
         if (playing) stop();
       });
     }
+
+    // On a first visit it plays by itself, where it is seen and nobody is quicker; any touch ends that.
+    const show = () => {
+      let visited = true;
+      try {
+        visited = localStorage.getItem("played");
+        localStorage.setItem("played", "yes");
+      } catch { /* then each visit is a later one */ }
+      if (!needs.shows || calm || visited) return;
+      const live = line.parentNode, kinds = ["pointerdown", "keydown"];
+      let waiting, begun = false;
+      const seen = new IntersectionObserver(([{ isIntersecting }]) => {
+        clearTimeout(waiting);
+        if (isIntersecting) waiting = setTimeout(begins, 2000);
+      }, { threshold: 0.6 });
+      const begins = () => {
+        seen.disconnect();
+        svg.removeEventListener("pointermove", ends);
+        live.ariaLive = "off";  // nobody has asked for it
+        begun = true;
+        play(0);
+      };
+      const ends = () => {
+        seen.disconnect();
+        clearTimeout(waiting);
+        svg.removeEventListener("pointermove", ends);
+        for (const kind of kinds) removeEventListener(kind, ends);
+        live.ariaLive = null;
+        if (!begun) return;
+        stop();
+        reached = 0;
+        if (!chosen) idle();
+      };
+      for (const kind of kinds) addEventListener(kind, ends);
+      svg.addEventListener("pointermove", ends);
+      seen.observe(svg);
+    };
 
     // A camera: where there is no room for all, one stage at a time.
     const GAPS = [234, 382, 493, 645, 825, 997, 1052];
@@ -651,7 +688,7 @@
     print.addEventListener("change", move);
     // In pieces, so that a slow phone can scroll between them.
     const pieces = [() => draw(true), move, describe, () => answerTo(box.classList.contains("beside") ? follow() : undefined),
-      () => { box.dataset.live = ""; }];
+      () => { box.dataset.live = ""; }, show];
     const next = () => {
       pieces.shift()();
       if (pieces.length) setTimeout(next);

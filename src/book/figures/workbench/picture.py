@@ -205,7 +205,7 @@ def roads(
 
 
 def branches(i: int) -> dict[str, tuple[str, str, str, str]]:
-    """To what is computed in a lane: whose gradient comes back, a path, its head ahead, and back."""
+    """To what is computed in a lane: whose gradient comes back, a path, its head on and back."""
     stream, query, key, value = (at(name, i) + ROW // 2 for name in "XQKV")
     right = "m-5 -4l5 4l-5 4"
 
