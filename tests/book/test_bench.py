@@ -142,6 +142,22 @@ def test_page_draws_the_same(scripted, back):
         same_look(scripted, settings, back=back, lane=seed % 3)
 
 
+def test_hands_show_that_a_query_points_where_the_key_before_does():
+    def points(found: dict[str, dict[str, str]], name: str, i: int) -> list[float]:
+        x0, y0, x, y = map(float, re.findall(r"[\d.]+", found[f"hand,{name},{i}"]["d"]))
+        return [x - x0, y - y0]
+
+    head = Settings(**SETS["place"])
+    found = look(head)
+    for i in (1, 2):
+        assert points(found, "Q", i) == points(found, "K", i - 1)
+        assert points(found, "Q", i) != points(found, "K", i)
+    still = look(replace(head, turned=False))
+    assert points(still, "Q", 0) == points(still, "Q", 1) == points(still, "Q", 2)
+    opaque = [found["hand,Q,1"]["opacity"] for found in (found, still, look(Settings()))]
+    assert opaque == ["1", "1", "0"]
+
+
 @pytest.fixture
 def box(page: Page, site: str) -> Any:
     """The bench of the first page."""

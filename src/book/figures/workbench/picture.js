@@ -39,6 +39,21 @@
       A: level("S", 484, query, 17), D: level("O", 812, value, 25), F: level("H", 1043, value, 17),
     };
   };
+  // Where a query or key points, in its columns 1 and 3, and how far its place turned it.
+  const hand = (settings, n, name, i) => {
+    const [east, , north] = n[name][i], size = Math.hypot(east, north);
+    const end = size < 0.005 ? [0, 0] : [8 * east / size, 8 * north / size];
+    let begin = end;
+    for (let k = settings.turned ? i : 0; k; k--) begin = [begin[1], -begin[0]];
+    const x = 380, y = at(name, i) + ROW / 2;
+    const [from, to] = [begin, end].map(([a, b]) => `${round(x + a, 1)} ${round(y - b, 1)}`);
+    const opacity = String(+(settings.turned || settings.asks[0] === "east"));
+    return {
+      [`dial,${name},${i}`]: { opacity },
+      [`turn,${name},${i}`]: { d: `M${x} ${y}L${from}A8 8 0 0 0 ${to}z`, opacity },
+      [`hand,${name},${i}`]: { d: `M${x} ${y}L${to}`, opacity },
+    };
+  };
   const look = (settings, back, lane) => {
     const n = forward(settings), shown = back ? { ...n, ...backward(settings) } : n, found = {};
     for (const name of [...STORED, ...COMPUTED]) {
@@ -109,6 +124,7 @@
         const passed = name === "H" && silent ? "" : red(of, i);
         found[`branch,${name},${i}`] = { d: path + (passed ? comes : ahead), class: `branch${passed}` };
       }
+      for (const name of "QK") Object.assign(found, hand(settings, n, name, i));
       for (const name of "XYZ") found[`flow,${name},${i}`] = { class: `stream-line${red(name, i)}` };
       found[`lane,${i}`] = { class: `lane${i === lane ? " chosen" : ""}` };
       const word = WORDS[settings.ids[i]];

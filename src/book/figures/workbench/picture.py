@@ -4,6 +4,7 @@
 page; the rest of the drawing is written here alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import product
@@ -29,6 +30,8 @@ STORED = {  # name -> its upper left corner
     **{"W_1": (1012, 48), "b": (1012, 164), "W_2": (1064, 56), "U": (1224, 58)},
 }
 STORED_ROW = 22
+HANDS = 380
+"""Where hands of queries and keys turn, from the left."""
 COMPUTED = {  # name -> x, and y within a lane
     **{"X": (74, 6), "Q": (256, 32), "K": (256, 52), "V": (256, 80), "S": (398, 32)},
     **{"A": (504, 32), "O": (696, 80), "D": (842, 80), "Y": (842, 6), "H": (1012, 80)},
@@ -198,10 +201,29 @@ def roads(
                 "d": path + (back if passed else ahead),
                 "class": f"branch{passed}",
             }
+        for name in "QK":
+            found |= hand(settings, numbers, name, i)
         for name in "XYZ":
             found[f"flow,{name},{i}"] = {"class": f"stream-line{red(name, i)}"}
         found[f"lane,{i}"] = {"class": f"lane{' chosen' * (i == lane)}"}
     return found
+
+
+def hand(settings: Settings, numbers: Mapping[str, Any], name: str, i: int) -> Look:
+    """Where a query or key points, in its columns 1 and 3, and how far its place turned it."""
+    east, _, north, _ = numbers[name][i]
+    size = math.hypot(east, north)
+    end = begin = (8 * east / size, 8 * north / size) if size >= 0.005 else (0.0, 0.0)
+    for _ in range(i if settings.turned else 0):
+        begin = (begin[1], -begin[0])
+    x, y = HANDS, at(name, i) + ROW // 2
+    (x1, y1), (x2, y2) = ([rounded(x + a, 1), rounded(y - b, 1)] for a, b in (begin, end))
+    shown = {"opacity": str(int(settings.turned or settings.asks[0] == "east"))}
+    return {
+        f"dial,{name},{i}": shown,
+        f"turn,{name},{i}": {"d": f"M{x} {y}L{x1} {y1}A8 8 0 0 0 {x2} {y2}z", **shown},
+        f"hand,{name},{i}": {"d": f"M{x} {y}L{x2} {y2}", **shown},
+    }
 
 
 def branches(i: int) -> dict[str, tuple[str, str, str, str]]:
@@ -402,6 +424,11 @@ class Drawing:
         for i in range(3):
             for j in range(3):
                 yield self.mark("path", f"ribbon,{i},{j}")
+            for name in "QK":
+                y = at(name, i) + ROW // 2
+                yield self.mark("circle", f"dial,{name},{i}", cx=HANDS, cy=y, r=9.5, class_="dial")
+                for what in ("turn", "hand"):
+                    yield self.mark("path", f"{what},{name},{i}", class_=f"{what} {KIND[name]}")
             yield from self.writing(i)
         yield from self.names()
         for name in (*STORED, *COMPUTED):
