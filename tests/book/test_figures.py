@@ -1,5 +1,6 @@
 import base64
 from io import BytesIO
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import pytest
@@ -13,6 +14,7 @@ from traitlets.config import PyFileConfigLoader
 
 from book import use_style
 
+SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = """\
 import matplotlib.pyplot as plt
 from book import use_style
@@ -49,6 +51,66 @@ def test_a_notebook_has_each_figure_as_svg_and_as_a_small_png(notebook):
     assert len(png) < 10_000
     with Image.open(BytesIO(png)) as image:
         assert (image.size, image.info) == ((560, 330), {})
+
+
+LABELLED = """\
+import matplotlib.pyplot as plt
+from book.figures.svg import svg
+from book import use_style
+
+use_style()
+fig, axes = plt.subplots(1, 2, figsize=(5.6, 2.6))
+axes[0].set(xlabel="what a long label says of $W_Q$ and others", title=r"$\\frac{1}{2}$")
+axes[1].text(0.9, 0.5, "reaches beyond the edge", weight="bold")
+drawn = svg(fig)"""
+
+
+@pytest.fixture(scope="module")
+def labelled() -> str:
+    names: dict[str, str] = {}
+    exec(LABELLED, names)
+    return names["drawn"]
+
+
+def layouts(svg: str) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(svg)
+    phone = root.find(f"{SVG}svg")
+    root.remove(phone)
+    return [root, phone]
+
+
+def lines(layout: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    return {"".join(text.itertext()): text for text in layout.iter(f"{SVG}text")}
+
+
+def test_letters_are_text_with_the_italics_of_tex(labelled):
+    page, _ = layouts(labelled)
+    label = lines(page)["what a long label says of WQ and others"]
+    letters = [(span.text, span.get("font-style")) for span in label]
+    assert ("W", "italic") in letters
+    assert ("Q", "italic") in letters
+    assert label.get("text-anchor") == "middle"
+    assert lines(page)["reaches beyond the edge"].get("font-weight") == "700"
+
+
+def test_tex_that_is_none_of_the_books_is_drawn_as_matplotlib_draws_it(labelled):
+    page, _ = layouts(labelled)
+    assert [text for text in page.iter(f"{SVG}text") if text.get("x") is None]
+
+
+def test_a_phone_breaks_long_labels_and_cuts_nothing(labelled):
+    page, phone = layouts(labelled)
+    assert phone.get("display") == "none"
+    width = float(phone.get("viewBox").split()[2])
+    assert width < float(page.get("viewBox").split()[2])
+    assert "what a long label says of WQ and others" not in lines(phone)
+    assert all(
+        float(text.get("font-size")) * 342 / width >= 10.9
+        for text in lines(phone).values()
+        if text.get("x")
+    )
+    beyond = lines(phone)["reaches beyond the edge"]
+    assert float(beyond.get("x")) < 0.5 * width
 
 
 @pytest.mark.slow
