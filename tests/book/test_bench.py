@@ -462,6 +462,17 @@ def test_a_cell_its_line_of_code_and_its_name_light_up_together(chapter):
     assert chapter.locator('.bench [data-matrix="Q"] .lit').count() == 12
 
 
+def test_the_strip_of_a_phone_has_room_for_every_stage(window, site):
+    page = window(site + "chapters/00_attention.html", width=360, has_touch=True)
+    page.locator(".bench[data-live]").wait_for()
+    for _ in range(8):
+        page.get_by_role("button", name="Next stage").tap()
+        beyond = page.locator(".bench-strip").evaluate(
+            "strip => strip.scrollWidth - strip.clientWidth"
+        )
+        assert beyond == 0, page.locator(".bench output").inner_text()
+
+
 @pytest.mark.parametrize("width", [360, 390])
 def test_stored_numbers_cut_no_lane_of_a_phone(window, site, width):
     page = window(site + "intro.html", width=width, has_touch=True)
