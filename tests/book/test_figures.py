@@ -62,6 +62,7 @@ use_style()
 fig, axes = plt.subplots(1, 2, figsize=(5.6, 2.6))
 axes[0].set(xlabel="what a long label says of $W_Q$ and others", title=r"$\\frac{1}{2}$")
 axes[1].text(0.9, 0.5, "reaches beyond the edge", weight="bold")
+axes[1].text(0.1, 0.2, "0.0049")
 drawn = svg(fig)"""
 
 
@@ -91,6 +92,7 @@ def test_letters_are_text_with_the_italics_of_tex(labelled):
     assert ("Q", "italic") in letters
     assert label.get("text-anchor") == "middle"
     assert lines(page)["reaches beyond the edge"].get("font-weight") == "700"
+    assert "0.0049" in lines(page)  # numbers that are read keep their digits
 
 
 def test_tex_that_is_none_of_the_books_is_drawn_as_matplotlib_draws_it(labelled):

@@ -87,7 +87,7 @@ class Renderer(RendererSVG):
     """Writes texts as they are read, hung up where they are aligned, with TeX's italics."""
 
     def __init__(self, *arguments: Any, figure: Figure, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+        super().__init__(*arguments, **named)  # type: ignore[no-untyped-call]
         self.across = getattr(figure, "phone", 0)
         self.alignments = {
             line.replace(r"\$", "$"): text.get_horizontalalignment()
@@ -101,11 +101,9 @@ class Renderer(RendererSVG):
             prop.set_size(max(0.92 * prop.get_size_in_points(), READABLE * self.across))
         return prop
 
-    def get_text_width_height_descent(
-        self, s: str, prop: FontProperties, ismath: Any
-    ) -> tuple[float, float, float]:
+    def get_text_width_height_descent(self, s: str, prop: FontProperties, ismath: Any) -> Any:
         """How much room a line takes."""
-        measured = super().get_text_width_height_descent
+        measured: Any = super().get_text_width_height_descent
         prop = self._sized(prop)
         if not ismath:
             return measured(s, prop, ismath=False)
@@ -114,7 +112,7 @@ class Renderer(RendererSVG):
         except KeyError:
             return measured(s, prop, ismath)
         sizes = [(measured(each.letters, prop, ismath=False), each.level) for each in line]
-        width = sum(size[0] * (SMALLER if level else 1) for size, level in sizes)
+        width: float = sum(size[0] * (SMALLER if level else 1) for size, level in sizes)
         _, height, descent = measured("lp", prop, ismath=False)
         return width, height, descent
 
@@ -125,7 +123,8 @@ class Renderer(RendererSVG):
         try:
             line = pieces(s) if ismath else [Piece(s)]
         except KeyError:
-            super()._draw_text_as_text(gc, x, y, s, prop, angle, ismath, mtext)
+            plain: Any = super()._draw_text_as_text
+            plain(gc, x, y, s, prop, angle, ismath, mtext)
             return
         width = self.get_text_width_height_descent(s, prop, ismath)[0]
         size, hung = self._sized(prop).get_size_in_points(), self._hung(s, mtext, angle)
@@ -133,7 +132,8 @@ class Renderer(RendererSVG):
             x = max(1, min(x, self.width - width - 1))
         along = hung * width
         x, y = x + along * cos(radians(angle)), y - along * sin(radians(angle))
-        weight = weight_dict.get(prop.get_weight(), prop.get_weight())
+        weight: Any = prop.get_weight()
+        weight, writer = weight_dict.get(weight, weight), self.writer
         attributes = {
             "x": f"{x:.1f}", "y": f"{y:.1f}", "font-size": f"{size:g}",
             "fill": to_hex(gc.get_rgb()),
@@ -143,7 +143,7 @@ class Renderer(RendererSVG):
             "opacity": None if gc.get_alpha() in (1, None) else f"{gc.get_alpha():g}",
             "transform": f"rotate({-angle:g} {x:.1f} {y:.1f})" if angle else None,
         }  # fmt: skip
-        self.writer.start("text", attrib={k: v for k, v in attributes.items() if v})
+        writer.start("text", attrib={k: v for k, v in attributes.items() if v})
         lift = 0.0
         for letters, italic, level in line:
             style = {"font-family": SERIF, "font-style": "italic"} if italic else {}
@@ -151,12 +151,12 @@ class Renderer(RendererSVG):
                 style["font-size"] = f"{SMALLER * size:.3g}"
             if (now := size * (0.36 if level > 0 else -0.18 if level else 0)) != lift:
                 style["dy"], lift = f"{lift - now:.3g}", now
-            self.writer.element("tspan", letters, attrib=style)
-        self.writer.end()
+            writer.element("tspan", letters, attrib=style)
+        writer.end()
 
     def _hung(self, line: str, text: Text | None, angle: float) -> float:
         """Where a line is held: 0 at its beginning, 1 at its end."""
-        side = text.get_horizontalalignment() if text else self.alignments.get(line, "center")
+        side: str = text.get_horizontalalignment() if text else self.alignments.get(line, "center")
         if text and angle % 180 == 90 and text.get_rotation_mode() != "anchor":
             side = text.get_verticalalignment()
         return {"center": 0.5, "right": 1, "top": 1}.get(side, 0)
@@ -171,7 +171,7 @@ class FigureCanvas(FigureCanvasSVG):
         width, height = self.figure.get_size_inches()
         file = getwriter("utf-8")(filename)
         inner = Renderer(72 * width, 72 * height, file, image_dpi=dpi, figure=self.figure)
-        renderer = MixedModeRenderer(self.figure, width, height, dpi, inner)
+        renderer: Any = MixedModeRenderer(self.figure, width, height, dpi, inner)
         self.figure.draw(renderer)
         renderer.finalize()
 
@@ -181,20 +181,22 @@ def layout(figure: Figure) -> str:
     drawn = BytesIO()
     figure.savefig(drawn, format="svg", backend=f"module://{__name__}")
     svg = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>", "", drawn.getvalue().decode())
-    svg = re.sub(r"(?<=\.\d\d)\d+", "", re.sub(r'<g id="[^"]*">', "<g>", svg))
+    svg = re.sub("<[^>]*>", lambda tag: re.sub(r"(?<=\.\d\d)\d+", "", tag[0]), svg)
+    svg = re.sub('<g id="[^"]*">', "<g>", svg)
     return re.sub(r">\s+<", "><", svg).strip()  # beside letters they would be spaces
 
 
 def _room(axes: Axes) -> float:
     """How wide a label of these axes may be."""
-    return 1.1 * axes.get_window_extent().width
+    return 1.25 * axes.get_window_extent().width
 
 
-def on_phone(figure: Figure) -> str:
+def on_phone(figure: Any) -> str:
     """The figure as narrow as a phone: letters as large as before, long labels in two lines."""
     width, height = figure.get_size_inches()
-    narrow = PHONE if any(axes.axison for axes in figure.axes) else min(width, 4.7)
-    square = all(axes.get_aspect() != "auto" for axes in figure.axes)
+    boxes = not any(axes.axison for axes in figure.axes)
+    narrow = min(width, 4.7) if boxes else PHONE
+    square = not boxes and all(axes.get_aspect() != "auto" for axes in figure.axes)
     labels = {axes: [axes.xaxis.label, axes.title, axes._left_title] for axes in figure.axes}
     for axes, texts in labels.items():
         for text in texts:
