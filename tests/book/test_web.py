@@ -288,6 +288,40 @@ def test_a_long_page_is_laid_out_few_times(window, site, path):
     assert count["LayoutCount"] < 50  # once for each piece of code: 90
 
 
+@pytest.mark.parametrize("page", WRITTEN)
+def test_no_figure_brings_a_stylesheet_of_the_whole_page(page):
+    styles = [style.text for style in parsed(page).article.select("style")]
+    assert [style for style in styles if style.startswith("*")] == []
+
+
+HIDDEN = """() => [...document.querySelectorAll("article svg.figure, article section > section")]
+  .map(part => part.firstElementChild).filter(part => part && !part.closest("details"))
+  .map(part => part.checkVisibility({contentVisibilityAuto: true}))"""
+
+WAITING = """[...document.querySelectorAll("article :is(section, svg)")]
+  .filter(part => getComputedStyle(part).contentVisibility === "auto").length"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_is_out_of_sight_is_drawn_later_and_takes_its_place(window, site, width):
+    page = window(f"{site}chapters/{NUMBERED[6].stem}.html", width=width)
+    drawn = page.evaluate(HIDDEN)
+    assert any(drawn)
+    assert not all(drawn)
+    heading = page.locator("article > section > section").nth(-2).locator("h2")
+    anchor = heading.locator("xpath=..").get_attribute("id")
+    page.evaluate("to => { location.hash = to }", f"#{anchor}")
+    page.wait_for_timeout(1000)
+    assert 0 <= heading.bounding_box()["y"] < 400
+    figure = page.locator("article svg.figure[style^=aspect-ratio]:visible").last
+    height = figure.bounding_box()["height"]
+    figure.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    assert figure.bounding_box()["height"] == pytest.approx(height, abs=0.5)
+    page.emulate_media(media="print")
+    assert page.evaluate(WAITING) == 0
+
+
 def test_robots_may_read_all():
     assert (HTML / "robots.txt").read_text("utf-8").startswith("User-agent: *\nAllow: /\n")
 

@@ -62,6 +62,7 @@ def themed_svg(svg: str, alt: str) -> str:
 
 
 def _themed(svg: str, alt: str, kind: str) -> str:
+    """The drawing with a name; it says its shape, so a page need not draw it out of sight."""
     svg = re.sub(r"(?s)<metadata>.*?</metadata>", "", svg)
     svg = as_variables(svg.replace(INK, "currentColor").replace(PAPER, "none"))
     # Two figures of a page may use the same names inside.
@@ -69,6 +70,9 @@ def _themed(svg: str, alt: str, kind: str) -> str:
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', prefix, svg)
     head, _, drawn = svg.partition(">")
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
+    shape = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', head)
+    if shape and " style=" not in head:
+        head += f' style="aspect-ratio:{shape[1]}/{shape[2]}"'
     named = f'<svg role="img" aria-label="{html.escape(alt)}" class="{kind}"'
     return f"{head.replace('<svg', named)}>{drawn}"
 

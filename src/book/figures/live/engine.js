@@ -21,7 +21,8 @@ live.softmax = (logits) => {
 /** What a model of attnbook computes, from a safetensors file in base64. */
 live.Model = class {
   constructor(file) {
-    const bytes = Uint8Array.from(atob(file), (each) => each.charCodeAt(0));
+    const text = atob(file), bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
     const view = new DataView(bytes.buffer), start = 8 + view.getUint32(0, true);
     const { __metadata__, ...header } = JSON.parse(new TextDecoder().decode(bytes.subarray(8, start)));
     this.config = JSON.parse(__metadata__.config);
