@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from bs4 import BeautifulSoup
 from built import HTML
+from test_questions import ENTRIES
 
 from book.press.pdf import address, whole
 
@@ -32,6 +33,13 @@ def test_links_within_the_book_lead_to_their_places(document):
 def test_all_formulas_and_pictures_are_there(document):
     assert len(document.select("article use")) > 1000
     assert all((HTML / image["src"]).exists() for image in document.select("article img[src]"))
+
+
+def test_what_shows_an_answer_stands_under_it(document):
+    questions = document.select_one("#chapters--questions")
+    assert len(questions.select(".own-page")) == len(ENTRIES)
+    assert len(questions.select("pre")) == sum(len(entry.code) for entry in ENTRIES)
+    assert len(questions.select(".picture")) >= 8
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def article(name: str, pages: set[str]) -> Tag:
     soup = BeautifulSoup((HTML / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
     text = soup.select_one("article")
     assert text is not None
+    for link in text.select(".own-page a"):
+        add_shown(link, soup)
     for aside in text.select("script, .headerlink, .bench-evidence"):
         aside.decompose()
     for glyphs in soup.select("svg:has(defs [id^=math-])"):  # of the page's formulas, at its end
@@ -61,6 +63,19 @@ def article(name: str, pages: set[str]) -> Tag:
     text["id"] = label(name)
     text["style"] = "break-before: page"
     return text
+
+
+def add_shown(link: Tag, soup: BeautifulSoup) -> None:
+    """Put under a question's answer the lines or the picture of its page, which is as deep."""
+    page = HTML / "questions" / posixpath.basename(str(link["href"]))
+    own = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+    for shown in own.select("article > section > :is(.picture, [class^=highlight])"):
+        link.parent.insert_before(shown)  # type: ignore[union-attr]
+    defs = soup.select_one("svg > defs")
+    known = {tag["id"] for tag in soup.select("svg > defs > *")}
+    for glyph in own.select("svg > defs > [id^=math-]"):
+        if defs is not None and glyph["id"] not in known:
+            defs.append(glyph)
 
 
 def attribute(key: str, value: str, name: str, pages: set[str]) -> str | None:

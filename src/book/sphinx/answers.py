@@ -1,8 +1,9 @@
 """A page for each question, for visitors from a search engine, made of its entry on the index.
 
 Questions are written once, in ``chapters/questions.md``. A page has the question as its title, the
-answer, what shows it, the measurements behind it, and where to read on. It is in no contents, in no
-archive and not in the search, which lead to the index.
+answer, what shows it, the measurements behind it, and where to read on; the index in HTML keeps
+questions and answers alone. It is in no contents, in no archive and not in the search, which lead
+to the index.
 """
 
 import ast
@@ -90,15 +91,20 @@ def answers(env: BuildEnvironment) -> dict[str, str]:
     }
 
 
-def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Give each question on the index a link to its page."""
+def shorten(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Leave question and answer on the index, and a link to the page that has the rest."""
     if docname != INDEX or app.builder.name != "html":
         return
+    doctree.attnbook_whole = doctree.deepcopy()  # type: ignore[attr-defined]
     for entry in entries(doctree):
         uri = app.builder.get_relative_uri(INDEX, f"{FOLDER}/{entry.name}")
-        words = html.escape(entry.question)
-        link = f'<a href="{uri}" aria-label="Own page: {words}">Own page</a>'
-        entry.asked.append(raw(f'<p class="own-page">{link}</p>'))
+        code = any(isinstance(each, nodes.literal_block) for each in entry.shown)
+        words = f"{'Lines to run' if code else 'A picture'}, and how we know"
+        label = f"{words}: {html.escape(entry.question)}"
+        link = raw(f'<p class="own-page"><a href="{uri}" aria-label="{label}">{words}</a></p>')
+        entry.asked[2:] = [link]
+    for block in list(doctree.findall(nodes.literal_block)):  # imports: a page has its own
+        block.parent.remove(block)
 
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -106,7 +112,8 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     if app.builder.name != "html" or INDEX not in app.env.found_docs:
         return
     shutil.rmtree(Path(app.outdir) / FOLDER, ignore_errors=True)  # or those of removed ones stay
-    index = app.env.get_and_resolve_doctree(INDEX, app.builder)
+    resolved = app.env.get_and_resolve_doctree(INDEX, app.builder)
+    index: nodes.document = resolved.attnbook_whole  # type: ignore[attr-defined]
     # Beside all these pages the contents of the book are the same, and take long to make.
     contents = cache(partial(app.builder._get_local_toctree, f"{FOLDER}/"))  # type: ignore[attr-defined]
     imports = next(index.findall(nodes.literal_block)).astext()
@@ -329,7 +336,7 @@ def moved(markup: str) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Write the questions' pages, and let links to a question lead there."""
-    app.connect("doctree-resolved", lead_to_pages, priority=900)
+    """Write the questions' pages, and leave on the index what leads there."""
+    app.connect("doctree-resolved", shorten, priority=900)
     app.connect("html-collect-pages", pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
