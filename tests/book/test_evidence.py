@@ -261,11 +261,33 @@ def test_marks_stand_in_the_margin_and_below_a_paragraph_on_a_phone(page):
         assert (box["x"] >= text["x"] + text["width"] - 1) == wide
 
 
+LEDGER = (HTML / "chapters" / "claims.html").as_uri()
+
+
 def test_ledger_is_filtered(page):
-    page.goto((HTML / "chapters" / "claims.html").as_uri())
-    page.locator(".ledger-filter input").fill("aw-not-stored")
-    assert page.locator("table.claims-ledger tbody tr:visible").count() == 1
+    page.goto(LEDGER)
+    rows, words = page.locator("table.claims-ledger tbody tr"), page.locator(".ledger-filter input")
+    expect(rows.locator("visible=true")).to_have_count(0)
+    words.fill("aw-not-stored")
+    expect(rows.locator("visible=true")).to_have_count(1)
     assert "1 of" in page.locator(".ledger-filter output").inner_text()
+    words.fill("")
+    expect(rows.locator("visible=true")).to_have_count(0)
+
+
+def test_ledger_opens_for_a_link_a_hand_and_paper(window):
+    page = window(LEDGER, java_script_enabled=False)
+    fold = page.locator("details.ledger").first
+    count, row = fold.locator("summary"), fold.locator("tbody tr")
+    assert count.inner_text() == f"{row.count()} claims"
+    expect(row.first).to_be_hidden()
+    page.emulate_media(media="print")
+    expect(row.first).to_be_visible()
+    page.emulate_media(media="screen")
+    count.click()
+    expect(row.first).to_be_visible()
+    page = window(f"{LEDGER}#ledger-aw-not-stored")
+    expect(page.locator("#ledger-aw-not-stored")).to_be_in_viewport()
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 320)])
@@ -277,7 +299,8 @@ def test_open_pages_are_accessible_and_fit(window, theme, width):
 
 
 def test_ledger_is_sorted_by_a_column(window):
-    page = window((HTML / "chapters" / "claims.html").as_uri())
+    page = window(LEDGER)
+    page.locator("details.ledger > summary").nth(1).click()
     table = page.locator("table.claims-ledger").nth(1)
     table.get_by_role("button", name="Seeds").first.click()
     seeds = table.locator("tbody td:nth-child(5)").all_inner_texts()

@@ -35,7 +35,7 @@ class Ledger(SphinxDirective):
     """``{claims-ledger}``: every claim of the book, chapter by chapter, to filter and to sort."""
 
     def run(self) -> list[nodes.Node]:
-        """Make the controls, and one section with a table for each chapter."""
+        """Make the controls, and one section with a table, which is folded, for each chapter."""
         depends_on_claims(self.env)
         ledger: dict[str, list[Claim]] = self.env.attnbook_ledger  # type: ignore[attr-defined]
         subjects = {
@@ -56,11 +56,12 @@ class Ledger(SphinxDirective):
         head = "".join(f'<th scope="col">{name}</th>' for name in names)
         name = chapter_name(self.env, docname)
         shown = (
+            f'<details class="ledger"><summary>{len(claims)} claims</summary>'
             f'<table class="claims-ledger table"><caption class="visually-hidden">Claims of '
             f"{html.escape(name)}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
+            f"<tbody>{rows}</tbody></table></details>"
         )
-        title = nodes.title("", f"{name} ({len(claims)} claims)")
+        title = nodes.title("", name)
         return nodes.section("", title, raw(shown), ids=[f"claims-{Path(docname).name}"])
 
 

@@ -57,7 +57,7 @@ addEventListener("DOMContentLoaded", () => {
     if (!target) return;
     for (let each = target; each; each = each.parentElement)
       if (each.tagName === "DETAILS") each.open = true;
-    for (const fold of target.querySelectorAll(":scope > details.more")) fold.open = true;
+    for (const fold of target.querySelectorAll(":scope > details:is(.more, .ledger)")) fold.open = true;
     target.scrollIntoView();
     if (!target.matches("details.claim") || history.length < 2) return;
     back = made("button", { type: "button", className: "claim-back", textContent: "← back to where you were" });
@@ -119,7 +119,7 @@ addEventListener("DOMContentLoaded", () => {
     } else if (!link) hide();
   });
 
-  // The ledger: filter by words and kind, sort by a column.
+  // The ledger: filter by words and kind, which opens its folds, sort by a column.
   const form = document.querySelector(".ledger-filter");
   if (!form) return;
   form.hidden = false;
@@ -140,7 +140,11 @@ addEventListener("DOMContentLoaded", () => {
     form.querySelector("output").textContent =
       left ? `${left} of ${rows.length} claims` : "No claim has these words.";
   };
-  form.addEventListener("input", filter);
+  form.addEventListener("input", () => {
+    filter();
+    const asked = [...form.elements].some(({ name, value }) => name && value);
+    for (const fold of document.querySelectorAll("details.ledger")) fold.open = asked;
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
   filter();
   const number = (text) => parseFloat(text.replace(/,/g, "").match(/-?\d[\d.]*/)?.[0]);
