@@ -231,6 +231,7 @@ SMALL = """() => [...document.querySelectorAll("#main-content svg text")]
 )
 def test_no_letter_of_a_drawing_is_below_eleven_pixels_on_a_phone(window, site, path):
     page = window(f"{site}chapters/{path.stem}.html", width=390)
+    page.add_style_tag(content="* { content-visibility: visible !important; }")
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     page.evaluate("() => new Promise((r) => requestAnimationFrame(() => setTimeout(r)))")
     assert page.evaluate(SMALL) == []

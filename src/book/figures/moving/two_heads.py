@@ -104,7 +104,7 @@ two_heads = Figure(
         "column, and 0.05 to “after article”. The row now has verb 1, noun seen 1.70, after "
         "article 0.05."
     ),
-    size=(372, 206),
+    size=(382, 206),
     compute=compute,
     marks=marks(),
     says={
