@@ -102,7 +102,7 @@ def ask_first(cells: list[NotebookNode]) -> list[NotebookNode]:
     if guess is None:
         return cells
     at = opening.index(guess)
-    needs = next(cell for cell in opening[:at] if cell.source.startswith("**You need**"))
+    needs = next(cell for cell in opening[:at] if "You need" in cell.source)
     pictures = [cell for cell in opening[:at] if cell is not needs]
     cells[0].source, _, text = cells[0].source.partition("\n\n")
     answer = new_markdown_cell(text, id=f"answer-{cells[0].id}")
