@@ -13,7 +13,7 @@ live.start.tales = (element) => {
       <label class="live-more">Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
       <button type="button" name="again">Draw again</button>
     </div>
-    <p class="live-label" id="live-text">It writes. The darker a token, the less probable; choose one to see what else could stand there.</p>
+    <p class="live-label" id="live-text">It writes. The stronger the shade, the less probable the token; choose one to see what else could stand there.</p>
     <div class="live-text" role="group" aria-labelledby="live-text"></div>
     <div class="live-likely live-choices"></div>
     <p class="live-said" role="status"></p>`;

@@ -16,7 +16,7 @@ TEXTS = {"cat": (0, 1, 2), "the": (1, 0, 2)}
 COLUMNS = (("", "article"), ("", "noun"), ("", "verb"), ("noun", "seen"), ("after", "article"))
 WRITES = (by_content()["W_O"], matrix(4, 5, (1, 3, 1), (0, 4, 1)))
 """W_O of both heads: a noun is “noun seen”; to the second head an article is “after article”."""
-WIDE, HIGH, ROW, LOOKS = 40, 24, 172, 58  # of a cell; where the row begins, and the weights
+WIDE, HIGH, ROW, LOOKS = 44, 24, 172, 58  # of a cell; where the row begins, and the weights
 
 
 def of_text(ids: tuple[int, ...]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
 
 
 def cells(name: str, n: int, x: float, y: float, wide: float, colour: str) -> list[Drawing]:
-    """Numbers in boxes, the darker the larger."""
+    """Numbers in boxes; the stronger the shade, the larger."""
     drawn = []
     for j in range(n):
         box = {"x": x + wide * j, "y": y, "width": wide - 2, "height": HIGH, "rx": 3}
@@ -104,7 +104,7 @@ two_heads = Figure(
         "column, and 0.05 to “after article”. The row now has verb 1, noun seen 1.70, after "
         "article 0.05."
     ),
-    size=(382, 206),
+    size=(402, 206),
     compute=compute,
     marks=marks(),
     says={
