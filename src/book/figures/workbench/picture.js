@@ -547,7 +547,6 @@
       }, { threshold: 0.6 });
       const begins = () => {
         seen.disconnect();
-        svg.removeEventListener("pointermove", ends);
         live.ariaLive = "off";  // nobody has asked for it
         begun = true;
         play(0);

@@ -439,7 +439,8 @@ class Drawing:
     def names(self) -> Iterator[str]:
         """Of stages, matrices, rows and columns."""
         for k, (title, x, _) in enumerate(STAGES):
-            yield self.words(x, 16, title, "title", data_stage=k)
+            if k not in (STAGE["S"], STAGE["A"]):  # they stand above their tables, not above W_K
+                yield self.words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
             left, down = {"b": (-18, 16), "U": (-18, 60)}.get(name, (1, -9))  # clear of W_2
             yield self.letter(x + left, y + down, name, KIND[name])
