@@ -629,7 +629,7 @@ def test_right_book_is_rendered(book, capfd):
     assert [link["href"] for link in links] == ["#claim-variance"] * 3
     assert [link.text for link in links] == ["63.7 ± 0.3", "64", "The variance is d_head"]
     assert chapter.select_one("#claim-variance .claim-statement").text == "The variance is d_head"
-    (figure,) = chapter.select("svg.figure")
+    (figure,) = chapter.select("svg.on-page")
     assert figure["role"] == "img"
     assert figure["aria-label"] == ALT
     assert "currentColor" in str(figure)

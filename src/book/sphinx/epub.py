@@ -25,7 +25,7 @@ from book.sphinx.web import about
 
 LEFT_OUT = {"script", "button", "form", "nav"}
 LEFT_OUT_CLASSES = {
-    *("margin-mark", "headerlink", "visually-hidden", "live", "collected-choice"),
+    *("margin-mark", "headerlink", "visually-hidden", "live", "collected-choice", "on-phone"),
     *("bench-controls", "bench-step", "bench-evidence", "bench-line"),
 }
 # HTML does not mind the case of these, XML does.

@@ -90,12 +90,14 @@ plateau = Figure(
     compute=compute,
     marks=marks(),
     says={
-        "small": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. {n_done} of "
-        "8 models learn within 300 steps, the median in {median:.0f}. About as fast here.",
+        "small": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. "
+        "{n_done} of 8 models learn within 300 steps, the median in {median:.0f}. "
+        "About as fast here.",
         "glorot": "At Glorot’s size a query begins with {keys:.1f} of 8 keys. {n_done} of 8 models "
         "learn within 300 steps, the median in {median:.0f}.",
-        "large": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. {n_done} of "
-        "8 models learn within 300 steps, the median in {median:.0f}. Large is slower here.",
+        "large": "At {size:.2f} times Glorot’s size a query begins with {keys:.1f} of 8 keys. "
+        "{n_done} of 8 models learn within 300 steps, the median in {median:.0f}. "
+        "Large is slower here.",
     },
     table={
         "keys that a query attends to at first, of 8": "{keys:.2f}",

@@ -439,7 +439,7 @@ class Drawing:
     def names(self) -> Iterator[str]:
         """Of stages, matrices, rows and columns."""
         for k, (title, x, _) in enumerate(STAGES):
-            if k not in (STAGE["S"], STAGE["A"]):  # they stand above their tables, not above W_K
+            if str(k) not in (STAGE["S"], STAGE["A"]):  # their tables say it
                 yield self.words(x, 16, title, "title", data_stage=k)
         for name, (x, y) in STORED.items():
             left, down = {"b": (-18, 16), "U": (-18, 60)}.get(name, (1, -9))  # clear of W_2
