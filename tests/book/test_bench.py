@@ -317,9 +317,9 @@ def test_play_shows_one_stage_after_the_other(box):
     expect(box.locator(".bench-line")).to_contain_text("picks its row")
     expect(box.locator('[data-matrix="Q"]')).to_have_class("later")
     for what in (".letter.W_Q", ".letter.q >> nth=0", '[data-key="over,Q,0"]'):
-        expect(box.locator(what)).to_have_css("opacity", "0.1")
+        expect(box.locator(what)).to_have_css("opacity", "0.3")
     for what in ("branch,V,2", "flow,Y,2", "beside,W_O,1", "head,A,1"):
-        expect(box.locator(f'[data-key="{what}"]')).to_have_css("opacity", "0.1")
+        expect(box.locator(f'[data-key="{what}"]')).to_have_css("opacity", "0.3")
     expect(box.locator(".letter.E")).to_have_css("opacity", "1")
     expect(box.locator('[data-matrix="Q"]')).not_to_have_class("later", timeout=10_000)
     box.locator("svg").press("Escape")
