@@ -348,6 +348,13 @@ def test_on_a_first_visit_the_picture_plays_once_and_any_touch_ends_it(window, s
     expect(page.locator(".later")).to_have_count(0)
 
 
+def test_a_hand_that_comes_over_the_picture_ends_what_plays_by_itself(window, site):
+    page = visited(window, site)
+    expect(page.locator(".later").first).to_be_attached()
+    page.locator('[data-key="S,2,1"]').hover()
+    expect(page.locator(".later")).to_have_count(0)
+
+
 def test_a_number_that_is_pressed_while_it_plays_is_asked(window, site):
     page = visited(window, site)
     page.locator('[data-key="S,2,1"]').click()

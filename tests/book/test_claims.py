@@ -375,7 +375,8 @@ def test_shifted_seeds_never_overlap(monkeypatch):
 
 def test_seeds_fit_into_a_generator(monkeypatch):
     monkeypatch.setenv("ATTNBOOK_SEED", "999999999")
-    torch.Generator().manual_seed(seeds(1000)[-1])
+    last = seeds(1000)[-1]
+    assert torch.Generator().manual_seed(last).initial_seed() == last
 
 
 @pytest.mark.parametrize("shift", ["", "-1", "1.5", "one", " 1", "1\n", "1" * 10, "１"])

@@ -62,7 +62,7 @@ use_style()
 fig, axes = plt.subplots(1, 2, figsize=(5.6, 2.6))
 axes[0].set(xlabel="what a long label says of $W_Q$ and others", title=r"$\\frac{1}{2}$")
 axes[1].text(0.9, 0.5, "reaches beyond the edge", weight="bold")
-axes[1].text(0.1, 0.2, "0.0049")
+axes[1].text(0.1, 0.2, "0.0049", fontsize=8)
 drawn = svg(fig)"""
 
 

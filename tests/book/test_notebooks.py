@@ -226,6 +226,7 @@ def test_a_page_asks_before_it_answers(path):
     above = {link["href"] for link in guess.find_all_previous("a") if link in page.select("a")}
     assert shows
     assert not shows & above
+    assert page.select_one(".needs") in guess.find_all_previous("span")
     (answer,) = page.select(".answer")
     assert guess in answer.find_all_previous("div")
     assert answer.find_previous(["svg", "figure", "div.live"])
