@@ -48,7 +48,7 @@ def pieces(line: str) -> list[Piece]:
 
     Example:
         >>> [piece.letters for piece in pieces(r"by $\sqrt{d_k}$ (small)")]
-        ['by ', '√', 'd', 'k', ' (small)']
+        ['by √', 'd', 'k', ' (small)']
     """
     found: list[Piece] = []
     for i, part in enumerate(line.split("$")):
