@@ -42,7 +42,8 @@ def tales() -> tuple[LanguageModel, dict[str, object]]:
     return model, {"tokenizer": json.loads(task.tokenizer.to_str()), "words": words}
 
 
-for name in sys.argv[1:]:
-    model, words = globals()[name]()
-    model.half().save(HERE / f"{name}.safetensors")
-    (HERE / f"{name}.json").write_text(json.dumps(words, ensure_ascii=False), "utf-8")
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        model, words = globals()[name]()
+        model.half().save(HERE / f"{name}.safetensors")
+        (HERE / f"{name}.json").write_text(json.dumps(words, ensure_ascii=False), "utf-8")
