@@ -306,3 +306,28 @@ def test_ledger_is_sorted_by_a_column(window):
     seeds = table.locator("tbody td:nth-child(5)").all_inner_texts()
     numbers = [int(seed) for seed in seeds if seed != "–"]
     assert numbers == sorted(numbers) != []
+
+
+def test_ledger_sorts_numbers_as_they_are_written(window):
+    page = window(LEDGER)
+    table = page.locator("table.claims-ledger").first
+    measured = [
+        *("−30.5 ± 0.2 nats", "-2", "−0.3", "all 48 entries within 3e-16", "below 1e-12"),
+        *("1.5e-7 ± <1e-9", "3.4 × 10⁻⁵", "1.20 ± 0.15 × 10⁻³ against 2", "0.12", "2 runs"),
+        *("10 against 3.4 × 10⁻⁵", "[11, 2]", "1,800", "2,000,000 (text 12ab)"),
+    ]
+    others = ["['W_2', 'b.1']", "NaN", "True"]
+    table.evaluate(
+        """(table, texts) => {
+            const [body] = table.tBodies, [row] = body.rows;
+            body.replaceChildren(...texts.map(() => row.cloneNode(true)));
+            texts.forEach((text, i) => { body.rows[i].cells[1].textContent = text; });
+        }""",
+        [*others, *measured[::2], *measured[1::2]],
+    )
+    page.locator("details.ledger > summary").first.click()
+    head, column = table.locator("th:nth-child(2) button"), table.locator("tbody td:nth-child(2)")
+    head.click()
+    assert column.all_inner_texts() == measured + others
+    head.click()
+    assert column.all_inner_texts() == measured[::-1] + others[::-1]

@@ -147,7 +147,13 @@ addEventListener("DOMContentLoaded", () => {
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   filter();
-  const number = (text) => parseFloat(text.replace(/,/g, "").match(/-?\d[\d.]*/)?.[0]);
+  /** The number in a cell: −0.3, 1,800, 2e-7, 3.4 ± 0.1 × 10⁻⁵; of entries, how near they are. */
+  const number = (text) => {
+    const digits = text.replace(/^all [\d,]+ entries/, "").replaceAll("−", "-").replace(/(?<=\d),(?=\d{3})/g, "");
+    const [, tens, power = ""] =
+      digits.match(/(?<![\p{L}\d._])(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:\s*±\s*<?[\d.e-]+)?(?:\s*×\s*10([⁻⁰¹²³⁴-⁹]+))?/u) ?? [];
+    return tens * 10 ** power.normalize("NFKC").replace("−", "-");
+  };
   for (const head of document.querySelectorAll("table.claims-ledger th")) {
     const sort = made("button", { type: "button" });
     sort.append(...head.childNodes);
@@ -157,13 +163,13 @@ addEventListener("DOMContentLoaded", () => {
       for (const each of head.parentElement.children) each.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       const body = head.closest("table").tBodies[0], at = head.cellIndex;
-      const value = (row) => row.cells[at].textContent;
+      const value = (row) => row.cells[at].textContent, isText = [0, 3].includes(at);
       const order = (a, b) => {
-        const [x, y] = [number(value(a)), number(value(b))];
-        if (at && x !== y && !(isNaN(x) && isNaN(y))) return isNaN(x) ? 1 : isNaN(y) ? -1 : x - y;
-        return value(a).localeCompare(value(b));
+        const [x, y] = [a, b].map((row) => (isText ? NaN : number(value(row))));
+        if (isNaN(x) !== isNaN(y)) return isNaN(x) - isNaN(y);  // what is no number stands last
+        return (up ? 1 : -1) * (x - y || value(a).localeCompare(value(b), "en", { numeric: true }));
       };
-      body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
+      body.append(...[...body.rows].sort(order));
     });
   }
 });
