@@ -275,6 +275,46 @@ def test_ledger_is_filtered(page):
     expect(rows.locator("visible=true")).to_have_count(0)
 
 
+FOUND = """(words) => {
+    const field = document.querySelector(".ledger-filter input");
+    field.value = words;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    const left = document.querySelectorAll("table.claims-ledger tbody tr:not([hidden])");
+    return [...left].map(({ id }) => id);
+}"""
+SAME = {
+    "GQA": "grouped heads",
+    "mqa": "grouped heads",
+    "warmup": "warm-up",
+    "LR 0.003": "rate 0.003",
+    "learning rate 0.003": "rate 0.003",
+    "RoPE": "rotary",
+    "pre-LN": "pre-norm",
+    "Prenorm": "pre-norm",
+    "layer norm": "LayerNorm",
+    "MLP": "feed-forward",
+    "warmup pre-LN": "warm-up pre-norm",
+}
+
+
+def test_ledger_is_filtered_by_words_for_the_same_thing(window):
+    page = window(LEDGER)
+    output = page.locator(".ledger-filter output")
+    total = len(page.evaluate(FOUND, ""))
+    for asked, written in SAME.items():
+        expected = {*page.evaluate(FOUND, written)}
+        found = {*page.evaluate(FOUND, asked)}
+        assert expected
+        assert expected <= found, asked
+        assert len(found) < 0.6 * total, asked
+    page.evaluate(FOUND, "RoPE")
+    expect(output).to_contain_text("also by “rotary”")
+    page.evaluate(FOUND, "rotary")
+    expect(output).not_to_contain_text("also")
+    assert page.evaluate(FOUND, "zyxwvut") == []
+    expect(output).to_have_text("No claim has these words.")
+
+
 def test_ledger_opens_for_a_link_a_hand_and_paper(window):
     page = window(LEDGER, java_script_enabled=False)
     fold = page.locator("details.ledger").first

@@ -3,7 +3,7 @@
 import csv
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import nbformat
@@ -14,9 +14,11 @@ from sphinx.util.docutils import SphinxDirective
 
 from book.evidence.files import as_json, write_whole
 from book.evidence.records import FOLDER, asks, summary
+from book.evidence.subjects import SUBJECTS, Subject, read_subjects
 from book.press.contents import executed
 from book.sphinx.evidence import Claim, depends_on_claims, is_identity
 from book.sphinx.pages import raw
+from book.sphinx.synonyms import SYNONYMS
 
 HEAD = ("Claim", "Measured", "Has to be", "Measured on", "Seeds", "Held", "Other seeds")
 KINDS = {
@@ -38,12 +40,9 @@ class Ledger(SphinxDirective):
         """Make the controls, and one section with a table, which is folded, for each chapter."""
         depends_on_claims(self.env)
         ledger: dict[str, list[Claim]] = self.env.attnbook_ledger  # type: ignore[attr-defined]
-        subjects = {
-            name: title
-            for claims in ledger.values()
-            for claim in claims
-            for name, title in claim["subjects"].items()
-        }
+        self.env.note_dependency(str(SUBJECTS))
+        labels = [claim["label"] for claims in ledger.values() for claim in claims]
+        subjects = read_subjects(Path(self.env.srcdir), labels).by_name.values()
         return [raw(controls(subjects))] + [
             self._chapter(name, claims) for name, claims in ledger.items() if claims
         ]
@@ -65,18 +64,21 @@ class Ledger(SphinxDirective):
         return nodes.section("", title, raw(shown), ids=[f"claims-{Path(docname).name}"])
 
 
-def controls(subjects: Mapping[str, str]) -> str:
+def controls(subjects: Iterable[Subject]) -> str:
     """The filter of the ledger, which needs the page's script, and the files to take away."""
-    kinds, about = (
-        "".join(f'<option value="{key}">{html.escape(name)}</option>' for key, name in each.items())
-        for each in (KINDS, {"": "all subjects"} | dict(sorted(subjects.items())))
+    kinds = "".join(f'<option value="{key}">{name}</option>' for key, name in KINDS.items())
+    about = "".join(
+        f'<option value="{each.name}" data-also="{html.escape(each.words)}">'
+        f"{html.escape(each.title)}</option>"
+        for each in sorted(subjects, key=lambda each: each.name)
     )
+    same = html.escape(";".join("|".join(group) for group in SYNONYMS))
     return (
-        '<form class="ledger-filter" hidden><label>Find <input type="search" name="words" '
-        'placeholder="words or a label"></label> '
+        f'<form class="ledger-filter" data-same="{same}" hidden>'
+        '<label>Find <input type="search" name="words" placeholder="words or a label"></label> '
         f'<label>Kind <select name="kind">{kinds}</select></label> '
-        f'<label>Subject <select name="subject">{about}</select></label> '
-        '<output aria-live="polite"></output></form>'
+        '<label>Subject <select name="subject"><option value="">all subjects</option>'
+        f'{about}</select></label> <output aria-live="polite"></output></form>'
         '<p>All of it as <a href="../claims.csv" download>CSV</a> or '
         '<a href="../claims.json" download>JSON</a> '
         '(<a href="../_static/claims.schema.json">its fields</a>).</p>'

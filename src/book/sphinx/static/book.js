@@ -123,22 +123,56 @@ addEventListener("DOMContentLoaded", () => {
   const form = document.querySelector(".ledger-filter");
   if (!form) return;
   form.hidden = false;
+  const plain = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, " ").trim();
+  const close = (text) => plain(text).replaceAll(" ", "");
   const rows = [...document.querySelectorAll("table.claims-ledger tbody tr")];
-  const texts = new Map(rows.map((row) => [row, `${row.id} ${row.textContent}`.toLowerCase()]));
+  const texts = new Map(rows.map((row) => {
+    const text = `${row.id} ${row.textContent}`.toLowerCase();
+    return [row, { text, words: ` ${plain(text)} `, about: row.dataset.subjects.split(" ") }];
+  }));
+  // What else a phrase may be called in a row: words for the same thing, or the row's subject.
+  const also = new Map();
+  const add = (phrase, name, is) => also.set(close(phrase), [...(also.get(close(phrase)) ?? []), { name, is }]);
+  for (const group of form.dataset.same.split(";")) {
+    for (const phrase of group.split("|")) {
+      const found = [plain(phrase), close(phrase)].map((each) => ` ${each}`);
+      // A long word is found by its beginning.
+      const is = ({ words }) => found.some((each) =>
+        (each.length > 5 ? [each] : [`${each} `, `${each}s `]).some((word) => words.includes(word)));
+      for (const other of group.split("|")) add(other, phrase, is);
+    }
+  }
+  for (const { value, label, dataset } of form.elements.subject.options)
+    for (const phrase of value ? [label, ...dataset.also.split(", ")] : [])
+      add(phrase, label, ({ about }) => about.includes(value));
+  /** The phrases of a query: their words, and what else each may be called. */
+  const phrases = (query) => {
+    const words = query.toLowerCase().split(/\s+/), found = [];
+    const others = (at, n) => also.get(close(words.slice(at, at + n).join(""))) ?? [];
+    for (let at = 0, n; at < words.length; at += n) {
+      for (n = 5; n > 1 && !others(at, n).length; ) n--;
+      found.push({ typed: words.slice(at, at + n), others: others(at, n) });
+    }
+    return found;
+  };
   const filter = () => {
-    const words = form.elements.words.value.toLowerCase().split(/\s+/);
+    const asked = phrases(form.elements.words.value), names = new Map();
     const kind = form.elements.kind.value, subject = form.elements.subject.value;
     let left = 0;
     for (const row of rows) {
-      row.hidden = !words.every((word) => texts.get(row).includes(word)) ||
-        (kind && row.dataset.kind !== kind) ||
-        (subject && !row.dataset.subjects.split(" ").includes(subject));
+      const has = texts.get(row);
+      const by = asked.map(({ typed, others }) =>
+        typed.every((word) => has.text.includes(word)) ? "" : others.find(({ is }) => is(has))?.name);
+      row.hidden = by.includes(undefined) || (kind && row.dataset.kind !== kind) ||
+        (subject && !has.about.includes(subject));
       left += !row.hidden;
+      if (!row.hidden) by.forEach((name) => name && names.set(close(name), `“${name}”`));
     }
     for (const table of document.querySelectorAll("table.claims-ledger"))
       table.closest("section").hidden = !table.querySelector("tbody tr:not([hidden])");
-    form.querySelector("output").textContent =
-      left ? `${left} of ${rows.length} claims` : "No claim has these words.";
+    form.querySelector("output").textContent = !left
+      ? "No claim has these words."
+      : `${left} of ${rows.length} claims${names.size ? `, also by ${[...names.values()].join(", ")}` : ""}`;
   };
   form.addEventListener("input", () => {
     filter();
