@@ -315,6 +315,14 @@ def test_ledger_is_filtered_by_words_for_the_same_thing(window):
     expect(output).to_have_text("No claim has these words.")
 
 
+def test_ledger_begins_on_a_phone_s_first_screen(window):
+    page = window(LEDGER, width=390)
+    assert page.locator("details.ledger").first.bounding_box()["y"] <= 500
+    assert page.locator(".ledger-filter").bounding_box()["y"] <= 300
+    page.locator("summary", has_text="What the columns say").click()
+    expect(page.get_by_text("number of random repetitions")).to_be_visible()
+
+
 def test_ledger_opens_for_a_link_a_hand_and_paper(window):
     page = window(LEDGER, java_script_enabled=False)
     fold = page.locator("details.ledger").first
