@@ -185,6 +185,27 @@ def test_cut_edges_and_heads_act_and_are_mended(dates):
     assert line.inner_text() == before
 
 
+def test_another_text_is_read_at_its_day_and_none_not_at_all(dates):
+    _, box, _ = dates
+    field, here = box.locator("input[type=text]"), box.locator('.live-answer [aria-current="step"]')
+    field.fill("mardi 5 mars 2024")
+    at_first = box.locator(".live-said").inner_text()
+    box.locator(".live-answer button").nth(2).click()
+    box.locator(".live-phrase button").nth(0).click()
+    field.fill("14 juillet 1989")
+    expect(here).to_have_count(1)
+    assert here.evaluate("(cell) => [...cell.parentElement.children].indexOf(cell)") == 9
+    box.locator(".live-answer button").nth(2).click()
+    field.fill("mardi 5 mars 2024")
+    assert box.locator(".live-said").inner_text() == at_first
+    field.fill("")
+    for name in ("▶ Play", "Character before", "Next character"):
+        expect(box.get_by_role("button", name=name)).to_be_disabled()
+    field.fill("mardi 5 mars 2024")
+    expect(box.get_by_role("button", name="▶ Play")).to_be_enabled()
+    assert box.locator(".live-said").inner_text() == at_first
+
+
 def test_last_edge_stays(dates):
     _, box, _ = dates
     box.locator("input[type=text]").fill("7")

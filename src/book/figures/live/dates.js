@@ -39,7 +39,6 @@ live.start.dates = (element) => {
     const ids = [...text].map((each) => (names.indexOf(each, 4) < 0 ? UNKNOWN : names.indexOf(each, 4)));
     const memory = model.encode(ids), cache = model.newCache();
     const on = (head) => heads[head].checked, many = heads.filter((each) => each.checked).length;
-    steps = [];
     for (let id = START; id !== END && steps.length < MOST; ) {
       const step = steps.length, seen = (j) => !cuts.has(`${step} ${j}`);
       const { logits, weights } = model.decode(id, cache, memory, { seen, on });
@@ -73,7 +72,12 @@ live.start.dates = (element) => {
   };
 
   const draw = () => {
-    if (!input.value) {
+    const changed = cuts.size || heads.some((each) => !each.checked);
+    part("[name=play]").disabled = !steps.length;
+    part("[name=back]").disabled = at === 0;
+    part("[name=next]").disabled = at >= steps.length - 1;
+    part("[name=mend]").disabled = !changed;
+    if (!steps.length) {
       for (const row of [phrase, answer, part(".live-likely"), part(".live-ribbons")]) row.replaceChildren();
       part(".live-said").textContent = "Type a date.";
       return;
@@ -104,7 +108,6 @@ live.start.dates = (element) => {
     const written = steps.filter(({ id }) => id > UNKNOWN).map(({ id }) => names[id]).join("");
     const sure = steps.reduce((product, { id, p }) => product * p[id], 1);
     const strange = [...new Set(text.filter((each) => names.indexOf(each, 4) < 0))];
-    const changed = cuts.size || heads.some((each) => !each.checked);
     const whom = text[heaviest] === " " ? "a space" : `“${text[heaviest].replace("<", "&lt;")}”`;
     const verdict = input.value !== due.text || changed ? "" : written === due.iso ? " ✓ It is." : ` ✗ It is ${due.iso}.`;
     part(".live-said").innerHTML =
@@ -114,15 +117,13 @@ live.start.dates = (element) => {
       (strange.length ? ` It has never seen ${strange.map((each) => `“${each.replace("<", "&lt;")}”`).join(", ")}.` : "") +
       (changed ? " The model was never trained with this." : "") +
       (cuts.size ? " A cut often changes little: the encoder has mixed neighbours already." : "");
-    part("[name=back]").disabled = at === 0;
-    part("[name=next]").disabled = at === steps.length - 1;
-    part("[name=mend]").disabled = !changed;
     tie();
   };
 
   const again = () => {
+    steps = [];
     if (input.value) read(input.value);
-    at = Math.min(at, steps.length - 1);
+    at = Math.max(0, Math.min(at, steps.length - 1));
     draw();
   };
   const stop = () => {
@@ -144,6 +145,7 @@ live.start.dates = (element) => {
   input.addEventListener("input", () => {
     stop();
     cuts.clear();
+    at = DAY;  // where one looked in another text says nothing of this one
     again();
   });
   heads.forEach((each) => each.addEventListener("change", () => {
