@@ -280,6 +280,59 @@ def test_another_token_is_chosen_and_the_tale_goes_on_from_there(writer):
     assert box.locator(".live-text span").nth(4).inner_text() != here
 
 
+def cut_lines(box: Any) -> list[str]:
+    """The tokens of which the edges of the tale's box show a part."""
+    return box.locator(".live-text").evaluate(
+        """(text) => {
+            const { top, bottom } = text.getBoundingClientRect();
+            return [...text.children].filter((each) => [...each.getClientRects()].some((box) =>
+                [top, bottom].some((edge) => box.top < edge - 1 && edge + 1 < box.bottom)
+            )).map((each) => each.textContent);
+        }"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "width"),
+    [("chapters/10_language_model", 1280), ("chapters/10_language_model", 390), ("intro", 390)],
+)
+def test_tale_s_box_shows_whole_lines_and_follows_the_writing(where, width, either, site):
+    page = either.new_page(viewport={"width": width, "height": 800})
+    page.goto(f"{site}{where}.html")
+    box = page.locator('[data-model="tales"]')
+    box.locator("input").first.focus()
+    ended(box)
+    text = box.locator(".live-text")
+    assert text.evaluate("(text) => text.scrollHeight > text.clientHeight + 20")
+    assert cut_lines(box) == []
+    end, room = text.locator("span").last.bounding_box(), text.bounding_box()
+    assert room["y"] <= end["y"] <= end["y"] + end["height"] <= room["y"] + room["height"]
+    text.evaluate("(text) => { text.scrollTop = 0; }")
+    assert cut_lines(box) == []
+    page.close()
+
+
+def test_writer_says_that_it_writes_while_it_does(writer):
+    _, box, _ = writer
+    label = box.locator(".live-label")
+    box.locator("input[type=text]").fill("Once")
+    expect(label).to_contain_text("It writes.")
+    ended(box)
+    expect(label).to_contain_text("It wrote.")
+    box.get_by_role("button", name="Draw again").click()
+    expect(label).to_contain_text("It writes.")
+    ended(box)
+    # Where the end is chosen, nothing is written after it.
+    spans = box.locator(".live-text span")
+    spans.last.click()
+    box.locator(".live-likely button", has_text="the end").click()
+    expect(label).to_contain_text("It wrote.")
+    expect(box.locator(".live-said")).to_contain_text("The tale is over. Choose a token")
+    box.locator("input[type=text]").fill("Once upon")
+    expect(label).to_contain_text("It writes.")
+    ended(box)
+
+
 def test_top_k_leaves_one_and_says_which_are_never_drawn(writer):
     _, box, _ = writer
     box.get_by_role("slider", name="Top-k").fill("0")

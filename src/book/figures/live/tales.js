@@ -13,7 +13,7 @@ live.start.tales = (element) => {
       <label class="live-more">Top-p <input type="range" name="top_p" min="0.05" max="1" step="0.05" value="1"><output></output></label>
       <button type="button" name="again">Draw again</button>
     </div>
-    <p class="live-label" id="live-text">It writes. The stronger the shade, the less probable the token; choose one to see what else could stand there.</p>
+    <p class="live-label" id="live-text"><span></span> The stronger the shade, the less probable the token; choose one to see what else could stand there.</p>
     <div class="live-text" role="group" aria-labelledby="live-text"></div>
     <div class="live-likely live-choices"></div>
     <p class="live-said" role="status"></p>`;
@@ -72,26 +72,35 @@ live.start.tales = (element) => {
   const says = () => {
     const own = ids.slice(given);
     const surprise = own.reduce((sum, id, i) => sum - Math.log(live.softmax(after[given + i - 1])[id]), 0);
-    part(".live-said").textContent = own.length
-      ? `${own.length} tokens written; the model gave them ${(surprise / own.length).toFixed(2)} nats each. ${ids.at(-1) === BREAK ? "The tale is over. " : "It stopped at its limit. "}` +
-        "Choose a token, and another below: it goes on from there." + comment()
-      : "";
+    const wrote = own.length ? `${own.length} tokens written; the model gave them ${(surprise / own.length).toFixed(2)} nats each. ` : "";
+    part(".live-label span").textContent = "It wrote.";
+    part(".live-said").textContent = `${wrote}${ids.at(-1) === BREAK ? "The tale is over. " : "It stopped at its limit. "}` +
+      "Choose a token, and another below: it goes on from there." + comment();
   };
 
   /** Write until the tale ends, a token at a time, so that the page can answer in between. */
   const write = () => {
     clearTimeout(writing);
+    part(".live-label span").textContent = "It writes.";
     part(".live-said").textContent = comment().trim();
     readTo(ids.length);
     text.replaceChildren(...ids.slice(1).map((_, i) => cell(i + 1)));
     chosen = -1;
     likely.replaceChildren();
-    if (ids.length > 1 && ids.at(-1) === BREAK) return look(ids.length - 1);
+    text.scrollTop = text.scrollHeight;
+    if (ids.length > 1 && ids.at(-1) === BREAK) {
+      look(ids.length - 1);
+      return says();
+    }
     const step = () => {
       const i = ids.length, p = live.probabilities(after[i - 1], knobs());
       ids.push(live.draw(p, live.random(1000 * seed + i)()));
+      const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 9;  // a reader who scrolls up stays there
       text.append(cell(i));
-      if (chosen < 0) look(i);
+      if (chosen < 0) {
+        look(i);
+        if (atEnd) text.scrollTop = text.scrollHeight;
+      }
       const over = ids[i] === BREAK || ids.length > MOST;
       if (over) return says();
       readTo(i + 1);
