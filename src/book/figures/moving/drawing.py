@@ -62,6 +62,16 @@ def formatted(value: Any, spec: str) -> str:
     return text.replace("-", "−") + "\xa0%" * percent
 
 
+def bare(weight: float) -> str:
+    """A weight in two digits without a leading zero, which a narrow cell has no room for.
+
+    Example:
+        >>> bare(0.125), bare(1.0)
+        ('.13', '1')
+    """
+    return formatted(weight, ".2f").removeprefix("0").removesuffix(".00") or ".00"
+
+
 @dataclass(frozen=True)
 class Bound:
     """An attribute, or a text, that is computed from the figure's numbers.

@@ -6,6 +6,7 @@
   const lists = {
     range: (n) => Array.from({ length: n }, (_, i) => i),
     sum: (xs) => xs.reduce((a, b) => a + b, 0),
+    bare: (x) => x.toFixed(2).replace(/^0|\.00$/, ""),
     dot: (a, b) => a.reduce((total, x, i) => total + x * b[i], 0),
     softmax: (logits) => {
       const most = Math.max(...logits.filter((s) => s > -Infinity));

@@ -6,7 +6,7 @@ import torch
 
 from attnbook.attention import attention_weights
 from book.figures.colours import FRAME, STREAM, VALUE, WEIGHT
-from book.figures.moving.drawing import Drawing, Numbers, line, mark, number, text, words
+from book.figures.moving.drawing import Drawing, Numbers, bare, line, mark, number, text, words
 from book.figures.moving.figure import Choice, Figure, Slider
 from book.figures.style import PAPER
 from book.figures.workbench.model import SETS, WORDS, Settings, by_content, forward, matrix
@@ -45,21 +45,29 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
         "words": own["words"],
         "row": own["row"],
         "weights": weights.tolist(),
+        "written": [[bare(weight) for weight in head] for head in weights.tolist()],
         "adds": adds.tolist(),
         "now": (torch.tensor(own["row"]) + adds.sum(0)).tolist(),
         "case": settings["text"],
     }
 
 
-def cells(name: str, n: int, x: float, y: float, wide: float, colour: str) -> list[Drawing]:
-    """Numbers in boxes; the stronger the shade, the larger."""
+def cells(
+    name: str, n: int, x: float, y: float, wide: float, colour: str, says: str = ""
+) -> list[Drawing]:
+    """Numbers in boxes, or what they are written as; the stronger the shade, the larger."""
     drawn = []
     for j in range(n):
         box = {"x": x + wide * j, "y": y, "width": wide - 2, "height": HIGH, "rx": 3}
         drawn += [
             mark("rect", **box, fill=PAPER, stroke=FRAME),
             mark("rect", **box, fill=colour, fill_opacity=number(f"{name}.{j}", 0.26)),
-            words(x + wide * (j + 0.5) - 1, y + 17, text(f"{{{name}.{j}:.2f}}"), "middle"),
+            words(
+                x + wide * (j + 0.5) - 1,
+                y + 17,
+                text(f"{{{says}.{j}}}" if says else f"{{{name}.{j}:.2f}}"),
+                "middle",
+            ),
         ]
     return drawn
 
@@ -83,7 +91,7 @@ def marks() -> list[Drawing]:
                       font_size=12)
                 for j in range(3)
             ),
-            *cells(f"weights.{h}", 3, LOOKS, y, 33, WEIGHT),
+            *cells(f"weights.{h}", 3, LOOKS, y, 33, WEIGHT, f"written.{h}"),
             words(ROW - 8, y + 17, "+", "middle", font_weight="bold"),
             *cells(f"adds.{h}", 5, ROW, y, WIDE, VALUE),
         ]  # fmt: skip

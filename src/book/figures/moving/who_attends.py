@@ -10,6 +10,7 @@ from book.figures.colours import ROSE, STREAM, VALUE, WEIGHT
 from book.figures.moving.drawing import (
     Drawing,
     Numbers,
+    bare,
     group,
     mark,
     number,
@@ -61,6 +62,7 @@ def compute(settings: Numbers, data: Numbers) -> dict[str, Any]:
     return {
         "names": names,
         "weights": a.flatten().tolist(),
+        "written": [bare(weight) for weight in a.flatten().tolist()],
         "edge": (a > 0).flatten().tolist(),
         "lit": ((a > 0) & mine[:, None]).flatten().tolist(),
         "gone": (~mask & ~not_a_number[:, None]).flatten().tolist(),
@@ -122,7 +124,7 @@ def marks() -> list[Drawing]:
                 *(
                     words(x + WIDE / 2, y + 23, what, "middle", font_size=12,
                           visibility=shown(f"{when}.{k}"))
-                    for what, when in ((text(f"{{weights.{k}:.2f}}"), "edge"), ("×", "crossed"),
+                    for what, when in ((text(f"{{written.{k}}}"), "edge"), ("×", "crossed"),
                                        ("·", "gone"))
                 ),
                 data_cell=f"{i},{j}",
