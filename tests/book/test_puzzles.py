@@ -207,6 +207,18 @@ def test_an_address_changes_the_puzzle_and_leads_to_the_next(page, site):
     expect(page.locator(".goal")).to_contain_text("Training found")
 
 
+@pytest.mark.parametrize("width", [360, 390])
+def test_nothing_moves_when_the_script_puts_the_task_there(window, site, width):
+    page = window(width=width, height=844, has_touch=True)
+    page.add_init_script("""window.moved = 0;
+      new PerformanceObserver((all) => all.getEntries().forEach((each) => { moved += each.value; }))
+        .observe({ type: "layout-shift", buffered: true });""")
+    page.goto(f"{site}{PAGE}")
+    page.locator(".goal").wait_for()
+    page.wait_for_timeout(500)
+    assert page.evaluate("moved") < 0.01
+
+
 def test_a_phone_reaches_what_is_stored(window, site):
     page = opened(window(width=390, height=844, has_touch=True), site, "down-after-cat-too")
     page.locator('[data-key="b,0,0"]').tap()

@@ -74,7 +74,7 @@ def controls(subjects: Iterable[Subject]) -> str:
     )
     same = html.escape(";".join("|".join(group) for group in SYNONYMS))
     return (
-        f'<form class="ledger-filter" data-same="{same}" hidden>'
+        f'<form class="ledger-filter needs-script" data-same="{same}">'
         '<label>Find <input type="search" name="words" placeholder="words or a label"></label> '
         f'<label>Kind <select name="kind">{kinds}</select></label> '
         '<label>Subject <select name="subject"><option value="">all subjects</option>'

@@ -122,7 +122,6 @@ addEventListener("DOMContentLoaded", () => {
   // The ledger: filter by words and kind, which opens its folds, sort by a column.
   const form = document.querySelector(".ledger-filter");
   if (!form) return;
-  form.hidden = false;
   const plain = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, " ").trim();
   const close = (text) => plain(text).replaceAll(" ", "");
   const rows = [...document.querySelectorAll("table.claims-ledger tbody tr")];
