@@ -382,6 +382,63 @@ def test_a_narrow_page_shows_one_stage(box):
     expect(box.locator("svg")).to_have_attribute("viewBox", "0 0 1340 579")
 
 
+# What of a matrix or of its names is in sight, and yet not whole.
+CUT = """() => {
+  const frame = document.querySelector(".bench-picture").getBoundingClientRect();
+  const parts = document.querySelectorAll(".bench-picture :is(.cell, .small, .letter)");
+  return [...parts].filter((part) => {
+    const { left, right, top, bottom } = part.getBoundingClientRect();
+    if (!part.checkVisibility({ visibilityProperty: true }) || left === right) return false;
+    if (bottom < frame.top + 1 || top > frame.bottom - 1) return false;
+    return (left < frame.right - 1 && right > frame.right + 1)
+      || (left < frame.left - 1 && right > frame.left + 1);
+  }).map((part) => part.dataset.key ?? part.textContent);
+}"""
+
+
+@pytest.mark.parametrize("name", ["intro.html", "chapters/00_attention.html"])
+def test_no_matrix_is_cut_at_the_right(window, site, name):
+    for width in (1280, 1024, 768, 390, 360):
+        page = window(site + name, width=width)
+        page.locator(".bench[data-live]").wait_for()
+        for press in ("", "stored"):
+            if press and page.locator(".bench [value=stored]").is_hidden():
+                continue
+            if press:
+                page.locator(".bench [value=stored]").click()
+            if page.locator(".bench-strip").is_hidden():  # all is in sight
+                assert page.evaluate(CUT) == [], width
+                continue
+            for _ in range(8):
+                page.locator(".bench-strip [value='-1']").evaluate("button => button.click()")
+            for stage in range(8):
+                assert page.evaluate(CUT) == [], (width, press, stage)
+                page.locator(".bench-strip [value='1']").evaluate("button => button.click()")
+        page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 390])
+@pytest.mark.parametrize("name", ["intro.html", "chapters/00_attention.html"])
+def test_shares_of_the_next_word_are_read_and_hit(window, site, name, width):
+    page = window(site + name, width=width, has_touch=True)
+    page.locator(".bench[data-live]").wait_for()
+    for _ in range(8):
+        page.locator(".bench-strip [value='1']").evaluate("button => button.click()")
+    page.wait_for_timeout(200)
+    scale = page.locator(".bench-picture").evaluate("svg => svg.getScreenCTM().a")
+    sizes = page.locator(":is(.next, .share)").evaluate_all(
+        "all => all.map((text) => parseFloat(getComputedStyle(text).fontSize))"
+    )
+    assert scale * min(sizes) >= 10.95
+    areas = page.locator("[data-answer]").all()
+    assert len(areas) == 12
+    assert all(
+        min(area.bounding_box()[side] for side in ("width", "height")) >= 24 for area in areas
+    )
+    page.locator('[data-answer="2,3"]').tap()
+    expect(page.locator(".bench-line")).to_contain_text("“down” after “sat”: its logit is")
+
+
 def test_a_page_with_the_bench_beside_its_text_prints_all_of_it(chapter):
     chapter.set_viewport_size({"width": 720, "height": 900})
     chapter.emulate_media(media="print")
@@ -478,6 +535,27 @@ def test_the_strip_of_a_phone_has_room_for_every_stage(window, site):
             "strip => strip.scrollWidth - strip.clientWidth"
         )
         assert beyond == 0, page.locator(".bench output").inner_text()
+
+
+def test_above_a_text_it_leaves_more_than_half_of_a_phone(window, site):
+    page = window(site + "chapters/00_attention.html", width=390, height=844, has_touch=True)
+    page.locator(".bench[data-live]").wait_for()
+    heading = page.get_by_role("heading", name="From logits to weights")
+    heading.evaluate("part => scrollTo(0, part.getBoundingClientRect().top + scrollY - 500)")
+    page.wait_for_timeout(200)
+    stage = page.locator(".bench output").inner_text()
+    for pressed in ("false", "true"):
+        box = page.locator(".bench").bounding_box()
+        assert box["y"] == pytest.approx(0, abs=1)
+        assert box["height"] <= 0.45 * 844
+        assert heading.bounding_box()["y"] == pytest.approx(500, abs=2)  # the text has not moved
+        assert page.locator(".bench output").inner_text() == stage
+        stored = page.get_by_role("button", name="Stored numbers")
+        expect(stored).to_have_attribute("aria-pressed", pressed)
+        stored.evaluate("button => button.click()")
+        page.wait_for_timeout(200)
+    page.set_viewport_size({"width": 844, "height": 390})  # on its side
+    expect(page.locator(".bench")).to_have_css("position", "static")
 
 
 @pytest.mark.parametrize("width", [360, 390])

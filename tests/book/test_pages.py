@@ -226,6 +226,22 @@ SMALL = """() => [...document.querySelectorAll("#main-content svg text")]
   .filter(([, size]) => size < 11)"""
 
 
+# Numbers of a drawing that run into what stands beside them.
+TOUCHING = """() => [...document.querySelectorAll("#main-content svg.figure")].flatMap((figure) => {
+  const seen = { visibilityProperty: true, opacityProperty: true }, found = [];
+  const texts = [...figure.querySelectorAll("text")]
+    .filter((text) => text.textContent.trim() && text.checkVisibility(seen))
+    .filter((text) => !text.getScreenCTM().b)  // level
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
+    const apart = Math.max(a.left, b.left) - Math.min(a.right, b.right);
+    const level = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > a.height / 2;
+    if (/\\d/.test(one + other) && level && apart < 1) found.push(`${one} | ${other}: ${apart}`);
+  }));
+  return found;
+})"""
+
+
 @pytest.mark.parametrize(
     "path", [*NUMBERED, ROOT / "chapters/not_learning.ipynb"], ids=lambda p: p.stem
 )
@@ -236,6 +252,16 @@ def test_no_letter_of_a_drawing_is_below_eleven_pixels_on_a_phone(window, site, 
     page.evaluate("() => new Promise((r) => requestAnimationFrame(() => setTimeout(r)))")
     assert page.evaluate(SMALL) == []
     assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(TOUCHING) == []
+
+
+def test_titles_are_of_one_size(window, site):
+    page, found = window(), {}
+    looks = "h1 => { const { font, color } = getComputedStyle(h1); return font + color; }"
+    for name in (each for each in WRITTEN if each != "intro.html"):  # which begins with a picture
+        page.goto(site + name)
+        found.setdefault(page.locator("h1").first.evaluate(looks), []).append(name)
+    assert len(found) == 1, found
 
 
 # Where the layouts change, and on both sides of it.

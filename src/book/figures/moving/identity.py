@@ -96,7 +96,7 @@ def ranking() -> list[Drawing]:
                  fill_opacity=0.4),
             mark("text", text(f"{{A.0.{j}:.0%}}"), x=number(f"A.0.{j}", 130, 24), y=4.5, fill=INK),
             words(18, 25, text(f"logit {{S.0.{j}:.2f}}"), font_size=12),
-            words(96, 25, text(f"back {{S.{j}.0:.2f}}"), font_size=12, visibility=shown("apart")),
+            words(106, 25, text(f"back {{S.{j}.0:.2f}}"), font_size=12, visibility=shown("apart")),
             transform=move("qx", f"rank.{j}", 0, 246, 52, 51),
         )
         for j, token in enumerate(TOKENS)

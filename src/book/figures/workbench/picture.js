@@ -133,7 +133,7 @@
       for (const name of "SA") found[`head,${name},${i}`] = { text: word };
       n.probabilities[i].forEach((share, w) => {
         const big = i === 2 && w === settings.aim ? " aim" : "";
-        found[`bar,${i},${w}`] = { width: round(1 + 21 * share, 1), class: `share-bar${big}` };
+        found[`bar,${i},${w}`] = { width: round(1 + 93 * share, 1), class: `share-bar${big}` };
         found[`share,${i},${w}`] = { text: `${round(100 * share, 0)} %`, class: `share${big}` };
         found[`next,${i},${w}`] = { class: `next${big}` };
       });
@@ -415,20 +415,29 @@
       }
       return best;
     };
+    // How the share of a next word is made, where one points at it or taps it.
+    const explain = ({ target }) => {
+      const [i, w] = target.closest("[data-answer]")?.dataset.answer.split(",") ?? [];
+      if (!w) return false;
+      say(answer(settings, n, +i, +w));
+      for (const k of n.U.keys()) for (const key of [`Z,${i},${k}`, `U,${k},${w}`]) marks.get(key).classList.add("lit");
+      return true;
+    };
     svg.addEventListener("pointerover", (event) => {
       if (event.pointerType !== "mouse" || drag || playing) return;
       light(under(event));
-      const [kind, i, w] = (event.target.dataset.key ?? "").split(",");
-      if (/^(next|bar|share)$/.test(kind)) {
-        say(answer(settings, n, +i, +w));
-        for (const k of n.U.keys()) for (const key of [`Z,${i},${k}`, `U,${k},${w}`]) marks.get(key).classList.add("lit");
-      }
+      explain(event);
       if (event.target.closest("[data-word]")) say("Press a word to see whom it asks; press it again to change it.");
     });
-    svg.addEventListener("pointerleave", () => {
-      if (!drag && !playing) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
+    svg.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType === "mouse" && !drag && !playing) light(svg.contains(document.activeElement) ? document.activeElement.dataset.key : undefined);
     });
     svg.addEventListener("pointerdown", (event) => {
+      if (event.pointerType !== "mouse" && event.target.closest("[data-answer]")) {
+        light();
+        explain(event);
+        return;
+      }
       const key = under(event);
       if (!key) return;
       marks.get(key).focus({ preventScroll: true });
@@ -569,20 +578,35 @@
 
     // A camera: where there is no room for all, one stage at a time.
     const GAPS = [234, 382, 493, 645, 825, 997, 1052];
-    const stages = [[35, "rows"], [330, "Q, K, V"], [400, "logits, mask"], [480, "weights"], [640, "mixing"],
-      [800, "added"], [1000, "feed-forward"], [1125, "next word"]];
+    // Where it may end, so that no matrix is cut: with stored ones above, and without.
+    const ENDS = { high: [236, 494, 618, 840, 1010, 1062, 1222, 1340], low: [236, 396, 502, 610, 694, 840, 1010, 1062, 1222, 1340] };
+    // A stage: what the camera looks at, its name, and from where to where it has to be there.
+    const stages = [[35, "rows", 0, 214], [330, "Q, K, V", 234, 368], [400, "logits, mask", 234, 482], [480, "weights", 382, 588],
+      [640, "mixing", 493, 808], [800, "added", 645, 982], [1000, "feed-forward", 997, 1204], [1125, "next word", 1052, 1340]];
     let stage = needs.stage;
     const print = matchMedia("print"), over = matchMedia("(max-width: 1099px)");  // and not beside the text
     const move = () => {
       // As much as there is room for with digits of 11 pixels; what is stored, where it fits above.
-      const wide = print.matches ? 1340 : Math.min(1340, box.clientWidth / 0.905);
-      const whole = wide === 1340, high = whole || (wide > 640 && !(over.matches && box.classList.contains("beside"))), [centre, title] = stages[stage];
-      // Words stand at the left, where no cell is cut.
-      const left = Math.min(centre, 1340 - wide / 2) - wide / 2, far = (gap) => Math.abs(gap - left - 46);
-      const end = left > 1339 - wide, gaps = end ? GAPS.filter((gap) => gap >= left + 46) : GAPS;
-      const x = left < 20 ? 0 : gaps.reduce((a, b) => (far(b) < far(a) ? b : a)) - 46;
-      const y = whole ? 0 : high || box.classList.contains("stored") ? 20 : 166;
-      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(wide)} ${y === 166 ? 392 : 579 - y}`);
+      const beside = box.classList.contains("beside"), above = over.matches && beside, stored = box.classList.contains("stored");
+      const room = box.clientWidth - 2 * parseFloat(getComputedStyle(box).paddingLeft);
+      const [centre, title, begins, ends] = stages[stage];
+      // Above a text, a phone has room for less: what is stored or what is computed, and the last stage without its columns' names.
+      const phone = above && room < 450 && !print.matches, last = phone && !stored && title === "next word";
+      const wide = print.matches ? 1340 : Math.min(1340, room / (phone ? (stored ? 0.83 : last ? 0.87 : 0.74) : 0.905));
+      const whole = wide === 1340, high = whole || (wide > 640 && !above);
+      // Words stand at the left, where no cell is cut; at the right it ends where none is.
+      const left = Math.max(0, Math.min(centre, 1340 - wide / 2) - wide / 2);
+      const views = [0, ...GAPS.map((gap) => gap - 46)].map((from) => {
+        const to = ENDS[high || stored ? "high" : "low"].findLast((each) => each <= from + wide) ?? from + wide;
+        const misses = (from && begins < from + 46) || ends > to ? 1e4 : 0;
+        return [misses + Math.abs(from - left) + from + wide - to, from, to];
+      });
+      const [, x, to] = whole ? [0, 0, 1340] : views.reduce((a, b) => (b[0] < a[0] ? b : a)), end = to === 1340;
+      const [y, tall] = whole ? [0, 579] : stored && above ? [20, 172] : high || stored ? [20, 559] : last ? [222, 336]
+        : phone ? [161, 394] : [166, 392];
+      svg.setAttribute("viewBox", `${x} ${y} ${Math.round(to - x)} ${tall}`);
+      svg.style.width = whole ? "" : `${(100 * (to - x)) / wide}%`;
+      box.classList.toggle("last", last);
       box.classList.toggle("narrow", !whole);
       box.classList.toggle("ends", end || whole);
       box.classList.toggle("low", !high);
@@ -593,16 +617,20 @@
       // What the model says; where the picture has no room for the loss, and has the shares, the loss.
       box.querySelector(".bench-answer").textContent = !high && title === "next word" ? `loss ${formatted(n.loss)}`
         : `“${WORDS[settings.aim]}”: ${found[`share,2,${settings.aim}`].text}`;
-      // A label is there whole, or not at all; where the picture goes on, its edge fades.
-      const frame = svg.getBoundingClientRect(), edge = frame.right - (end ? -0.5 : 20), cover = words.firstChild.getBoundingClientRect();
-      for (const label of labels) label.removeAttribute("data-cut");
+      // A label or a matrix is there whole, or not at all; where the picture goes on, its edge fades.
+      const frame = svg.getBoundingClientRect(), edge = frame.right - (end ? -0.5 : 5), cover = words.firstChild.getBoundingClientRect();
+      for (const part of [...labels, ...tables]) part.removeAttribute("data-cut");
       if (!whole) {
         const places = labels.map((label) => label.getBoundingClientRect());
         labels.forEach((label, i) => {
           const { left, right, bottom } = places[i];
-          label.toggleAttribute("data-cut", left < frame.left - 0.5 || right > edge
+          label.toggleAttribute("data-cut", left < frame.left - 0.5 || right > edge || bottom > frame.bottom + 1
             || (left < cover.right && bottom > cover.top + 1));
         });
+        for (const table of tables) {
+          const { left, right } = table.getBoundingClientRect();
+          table.toggleAttribute("data-cut", left < frame.left - 0.5 || right > frame.right + 0.5);
+        }
       }
     };
     const make = (name, where, attributes) => {
@@ -610,7 +638,7 @@
       for (const [key, value] of Object.entries(attributes)) part.setAttribute(key, value);
       return part;
     };
-    const labels = [...svg.querySelectorAll("text.small, text.letter")];
+    const labels = [...svg.querySelectorAll("text.small, text.letter")], tables = [...svg.querySelectorAll("[data-matrix]")];
     const words = make("g", svg, { class: "tag", "aria-hidden": "true" });
     make("rect", words, { class: "cover", x: -9, y: 214, width: 53, height: 400 });
     const tags = three.map((i) => {
@@ -625,7 +653,8 @@
       let read, asked = false;  // what a question changed ends with its section
       const see = () => {
         const beside = box.getBoundingClientRect(), two = beside.left > innerWidth / 4;
-        const line = two ? innerHeight * 0.45 : beside.bottom + 60;
+        const below = parseFloat(getComputedStyle(box).marginBottom);
+        const line = two ? innerHeight * 0.45 : Math.max(0, beside.bottom + below) + 44;
         const now = scrollY > 40 ? marks.findLast((mark) => mark.getBoundingClientRect().top < line) : marks[0];
         if (!now || now === read || playing) return;
         read = now;
@@ -640,7 +669,8 @@
       addEventListener("scroll", see, { passive: true });
       // Above the text, it must not cover what a link leads to.
       const leaveRoom = () => {
-        const beside = box.getBoundingClientRect(), over = beside.left < innerWidth / 4;
+        const beside = box.getBoundingClientRect(), stays = getComputedStyle(box).position === "sticky";
+        const over = stays && beside.left < innerWidth / 4;
         document.documentElement.style.scrollPaddingTop = over ? `${beside.height + 16}px` : "";
         const target = document.querySelector(":target"), top = target?.getBoundingClientRect().top;
         if (over && top >= 0 && top < beside.bottom) target.scrollIntoView();

@@ -30,6 +30,8 @@ STORED = {  # name -> its upper left corner
     **{"W_1": (1012, 48), "b": (1012, 164), "W_2": (1064, 56), "U": (1224, 58)},
 }
 STORED_ROW = 22
+SHARES, SHARE, BAR = 1242, (LANE + GAP) / len(WORDS), 94
+"""Where shares of the next word stand, how high one is with its room, how wide its bar can be."""
 HANDS = 380
 """Where hands of queries and keys turn, from the left."""
 COMPUTED = {  # name -> x, and y within a lane
@@ -258,7 +260,7 @@ def answers(settings: Settings, numbers: Mapping[str, Any]) -> Look:
         for w, share in enumerate(p):
             big = " aim" * (i == 2 and w == settings.aim)
             found[f"bar,{i},{w}"] = {
-                "width": rounded(1 + 21 * share, 1),
+                "width": rounded(1 + (BAR - 1) * share, 1),
                 "class": f"share-bar{big}",
             }
             found[f"share,{i},{w}"] = {
@@ -397,11 +399,16 @@ class Drawing:
             + self.mark("text", f"id,{i}", x=35, y=top + 46, class_="small middle")
         )
         for w, word in enumerate(WORDS):
-            y = top + 20 + 24 * w
-            key = f"{i},{w}"
-            yield self.mark("text", f"next,{key}", word, x=1256, y=y)
-            yield self.mark("rect", f"bar,{key}", x=1262, y=y - 10, height=12, rx=2)
-            yield self.mark("text", f"share,{key}", x=1288, y=y)
+            y, key = top - GAP / 2 + SHARE * w, f"{i},{w}"  # type: ignore[assignment]
+            box = {"x": SHARES, "y": y + 3, "height": SHARE - 6, "rx": 3}
+            yield f'<g class="answer" data-answer="{key}">'
+            yield self.mark(
+                "rect", x=SHARES, y=y, width=BAR, height=SHARE, fill="none", pointer_events="all"
+            )
+            yield self.mark("rect", width=BAR, class_="share-room", data_stage=7, **box)  # type: ignore[arg-type]
+            yield self.mark("rect", f"bar,{key}", **box)  # type: ignore[arg-type]
+            yield self.mark("text", f"next,{key}", word, x=SHARES + 5, y=y + 18.5)
+            yield self.mark("text", f"share,{key}", x=SHARES + BAR - 4, y=y + 18.5) + "</g>"
 
     def writing(self, i: int) -> Iterator[str]:
         """Arrows from what is written up to the stream."""
