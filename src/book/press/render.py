@@ -121,8 +121,8 @@ def render_pages() -> None:
     code = (f"src/**/*.{kind}" for kind in ("py", "js", "css", "html", "svg", "png", "yml"))
     machinery = files_hash("*.yml", "*.cff", "*.lock", *code)
     whole = machinery + hashlib.sha256(repr([*titles]).encode()).hexdigest()
-    pages = ("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", str(CLAIMS))
-    parts = {str(path): contents.file_hash(path) for path in matching(*pages)}
+    pages = ("*.md", "chapters/*", "chapters/**/*.md", "studies/*.json", "benchmarks/wild/*")
+    parts = {str(path): contents.file_hash(path) for path in matching(*pages, str(CLAIMS))}
     before = json.loads(STAMP.read_text()) if STAMP.exists() else {}
     now = {"whole": whole, "parts": parts}
     if before == now and (BUILD / "html").exists():
