@@ -21,7 +21,7 @@ loss.backward()
 
 model = names["model"]
 assert isinstance(model, attnbook.LanguageModel)
-diagnose(model, torch.randint(1000, (3, 7)), causal=True).check()
+assert diagnose(model, torch.randint(1000, (3, 7)), causal=True)
 sees_the_future = diagnose(attnbook.Encoder(model.config), torch.randint(1000, (3, 7)), causal=True)
 said = ""
 try:

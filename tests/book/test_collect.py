@@ -63,6 +63,7 @@ def test_all_entries_of_all_chapters_are_on_the_page_once(title):
     assert sum(map(len, shown.values())) >= 40
     for fold in page.select("details.collected"):
         assert len(fold.get_text()) > len(fold.summary.get_text()) + 20
+    assert not [x.get_text() for x in page.select(".verdict") if x.get_text()[-1] in ".:;,"]
 
 
 @each_section

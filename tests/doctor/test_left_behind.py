@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attnbook.doctor import diagnose
-from attnbook.doctor.manners import restored
+from attnbook.doctor.call.manners import restored
 from benchmarks.doctor.specimens.attentions import Forgetful, Separate
 from benchmarks.doctor.specimens.museum import healthy
 

@@ -1,20 +1,23 @@
 """The module is left as it was, and a call that fails is told."""
 
 import copy
+from collections import UserDict
 from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from attnbook.doctor import Claims, Report, diagnose
 from attnbook.doctor.__main__ import claim, main
-from attnbook.doctor.report import Finding, one_cause
+from attnbook.doctor.report import Finding, NotJudged, one_cause
 from benchmarks.doctor.specimens.attentions import Separate
 from benchmarks.doctor.specimens.decoders import GPT, TrainingStep
-from benchmarks.doctor.specimens.museum import bug, edited, examine
+from benchmarks.doctor.specimens.museum import bug, edited, examine, right
 
 
 class Failing(Separate):
@@ -150,7 +153,7 @@ def test_half_precision_is_judged_in_single() -> None:
 
 def test_without_claims_it_says_what_is_missing() -> None:
     text = str(diagnose(Separate(causal=False), torch.randn(2, 6, 16)))
-    for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=… or", "window=…"):
+    for wanted in ("causal=True", "n_heads=…", "cache=…", "mask=…, lengths=… or", "window=…"):
         assert f"(claim {wanted}" in text
 
 
@@ -203,21 +206,122 @@ def test_a_report_is_text_html_and_data() -> None:
     assert Report("nothing").healthy
 
 
-def test_a_check_of_a_test_raises_the_verdict_and_the_errors() -> None:
-    report = diagnose(nn.Linear(8, 8), torch.randn(2, 3, 8), causal=True)
-    report.check()
+def test_an_assertion_shows_the_verdict_and_the_errors() -> None:
+    assert diagnose(nn.Linear(8, 8), torch.randn(2, 3, 8), causal=True)
     mixes = diagnose(lambda x: x.flip(1), torch.randn(2, 3, 8), causal=True)
     with pytest.raises(AssertionError) as raised:
-        mixes.check()
+        assert mixes
     text = str(raised.value)
-    assert text.startswith("\nNOT healthy: ")
+    assert text.startswith("NOT healthy: ")
     assert all(str(error) in text for error in mixes.errors)
     assert "held: " not in text
     assert "not judged:" not in text
     untested = Report("x → vectors", untested=("causal",))
     with pytest.raises(AssertionError) as raised:
-        untested.check()
-    assert str(raised.value) == f"\n{untested}"
+        assert untested
+    assert (
+        str(raised.value)
+        == "NOT healthy: 0 errors, 0 warnings, claimed and not tested: causal (x → vectors)"
+    )
+
+
+def test_too_many_checks_that_raised_are_no_health() -> None:
+    raised = [NotJudged(str(i), "the check raised ValueError", raised=True) for i in range(4)]
+    assert Report("x", not_judged=tuple(raised[:3])).healthy
+    assert not Report("x", not_judged=tuple(raised)).healthy
+
+
+def test_what_was_not_seen_is_not_called_healthy() -> None:
+    report = diagnose(nn.Linear(8, 8), torch.randn(2, 6, 8), n_heads=2, window=3, norm="pre")
+    assert report.untested == ("n_heads", "window", "norm")
+    assert not {"heads", "scale", "weights", "layers", "masks", "memory"} & {*report.passed}
+    bare = diagnose(nn.Linear(8, 8), torch.randn(2, 6, 8))
+    assert bare
+    assert not bare.healthy
+    assert str(bare).startswith("no error seen: 0 errors")
+
+
+ATTENTION = partial(nn.MultiheadAttention, 16, 2)
+
+
+@pytest.mark.parametrize(("claim", "example"), [
+    ({"n_heads": 3}, "sink"), ({"rotary_base": 10000.0}, "shared table"), ({"tied": True}, "sink"),
+    ({"norm": "pre"}, "sink"), ({"n_kv_heads": 2}, "packed"), ({"embedding_scale": 2.0}, "packed"),
+])  # fmt: skip
+def test_a_claim_that_nothing_looked_at_is_untested(claim: dict[str, Any], example: str) -> None:
+    module, inputs, claims = right("kinds", example)
+    assert diagnose(module, *inputs, **{**claims, **claim}).untested == tuple(claim)
+
+
+def test_known_findings_are_notes_until_they_are_gone() -> None:
+    x = torch.randn(2, 6, 16)
+    known = diagnose(
+        lambda x: x.flip(1), x, causal=True, known=("tokens mix outside the attention",)
+    )
+    assert known
+    assert [note.cause for note in known.notes] == ["tokens mix outside the attention"]
+    gone = diagnose(ATTENTION(batch_first=True), x, x, x, known=("no scale",))
+    assert gone.untested == ("known: no scale",)
+    with pytest.raises(ValueError, match="there is none 'no scales'"):
+        diagnose(ATTENTION(batch_first=True), x, x, x, known=("no scales",))
+
+
+def test_tokens_first_is_asked_and_a_claim_against_it_is_an_error() -> None:
+    x = torch.randn(2, 7, 16)
+    asked = diagnose(ATTENTION(), *[torch.randn(5, 19, 16)] * 3)
+    assert "batch_first=True" in asked.warnings[0].right
+    assert "batch and tokens exchanged" in diagnose(ATTENTION(), x, x, x, batch_first=True).causes
+    assert not diagnose(ATTENTION(), x, x, x, batch_first=False).warnings
+
+
+class Tokenized(UserDict[str, Tensor]):
+    """As a tokenizer gives."""
+
+
+def test_a_tokenizers_mapping_is_the_keywords() -> None:
+    def model(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return table(input_ids) * attention_mask[..., None]
+
+    table, ids = nn.Embedding(20, 8), torch.randint(20, (2, 6))
+    report = diagnose(model, Tokenized(input_ids=ids, attention_mask=torch.ones_like(ids)))
+    assert "ids → a row for each token" in report.subject
+
+
+def test_a_call_that_fails_says_what_helps() -> None:
+    ids = torch.randint(20, (2, 6))
+    layer, table = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Embedding(20, 16)
+
+    def masked(ids: Tensor, mask: Tensor) -> Tensor:
+        return table(ids) * (mask > 0)[..., None]
+
+    for module, example, words in (
+        (nn.Linear, (torch.randn(2, 6, 8),), "give a module: Linear(…)"),
+        (layer, (np.zeros((2, 6, 16), dtype=np.float32),), "torch.from_numpy"),
+        (layer, ([[[0.0] * 16] * 6] * 2,), "torch.tensor(list)"),
+        (table, (ids.float(),), "ids.long()"),
+        (masked, (ids, ids), "mask, a mask by its name, holds whole numbers up to"),
+        (
+            table,
+            (ids + 20,),
+            "ids below the number of rows of a table, no more tokens than positions",
+        ),
+    ):
+        report = diagnose(module, *example)
+        assert words in str(report).replace("\n            ", " "), report
+
+
+def test_a_port_is_compared_as_finely_as_its_numbers_allow() -> None:
+    x, layer = torch.randn(2, 6, 16), ATTENTION(batch_first=True)
+    half, other = copy.deepcopy(layer).bfloat16(), copy.deepcopy(layer)
+    with torch.no_grad():
+        other.out_proj.weight.mul_(1.001)
+
+    def in_half(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return half(q.bfloat16(), k.bfloat16(), v.bfloat16())[0].float()
+
+    assert "differs from the other" not in diagnose(layer, x, x, x, same_as=in_half).causes
+    assert "differs from the other" in diagnose(layer, x, x, x, same_as=other).causes
+    assert diagnose(layer, x, x, x, same_as=other, tolerance=0.01)
 
 
 def test_one_cause_explains_others() -> None:
@@ -256,6 +360,16 @@ def test_from_a_shell(tmp_path, capsys) -> None:
     assert claim("position=rotary") == ("position", "rotary")
     assert main([f"{file}:M", "--vectors", "2,6,17"]) == 2
     assert "it raised" in capsys.readouterr().out
+    file.write_text(
+        "import torch\n"
+        "def case():\n"
+        "    x = torch.randn(2, 6, 16)\n"
+        "    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)\n"
+        "    return attention, x, x, x, {'n_heads': 4}\n"
+    )
+    assert main([f"{file}:case"]) == 1
+    assert main([f"{file}:case", "n_heads=2"]) == 0
+    assert main([f"{file}:case", "n_heads=2", "rotary_base=10000"]) == 2
     file.write_text("from torch import nn\nE = nn.Embedding(10, 16)\n")
     assert main([f"{file}:E", "--ids", "2,60"]) == 2
     assert "--vocab" in capsys.readouterr().out
@@ -263,7 +377,7 @@ def test_from_a_shell(tmp_path, capsys) -> None:
         ([f"{file}", "--ids", "2,6"], "give file.py:name, not"),
         ([f"{file}:E", "--ids", "2,6", "causal=yes"], "must be True or False, got 'yes'"),
         ([f"{file}:E", "--ids", "2,6", "mask={'argument':'m'}"], "but the call has input"),
-        ([f"{file}:M"], "give the shape of an input"),
+        ([f"{file}:E"], "give the shape of an input"),
         ([f"{file}:N", "--vectors", "2,6,16"], "there is no 'N' in"),
         ([f"{file}x:M", "--vectors", "2,6,16"], "there is no file"),
         ([f"{file}:M", "--vectors", "2x6"], "a shape is numbers with commas"),

@@ -15,28 +15,24 @@ from typing import Any
 
 import torch
 
-from attnbook.doctor import (
+from attnbook.doctor.call.claims import Claims, Mask
+from attnbook.doctor.call.manners import RAISED, restored
+from attnbook.doctor.call.recognise import CallFailed, recognise
+from attnbook.doctor.call.subject import KINDS, Kind, Refused, Subject, told
+from attnbook.doctor.causes import CAUSES, FOLLOWS, finding
+from attnbook.doctor.relations import cached, calls, losses, padded, pairs, same
+from attnbook.doctor.report import RENAMED, Finding, NotJudged, Report, one_cause
+from attnbook.doctor.stages import (
     blocks,
-    cached,
-    calls,
     heads,
     learning,
-    losses,
-    padded,
+    locate,
     positions,
     projections,
-    relations,
     residuals,
-    same,
     scale,
     weights,
 )
-from attnbook.doctor.causes import CAUSES, FOLLOWS, finding
-from attnbook.doctor.claims import Claims, Mask
-from attnbook.doctor.manners import restored
-from attnbook.doctor.recognise import CallFailed, recognise
-from attnbook.doctor.report import Finding, NotJudged, Report, one_cause
-from attnbook.doctor.subject import KINDS, Kind, Subject
 
 __all__ = ["Claims", "Finding", "Mask", "NotJudged", "Report", "diagnose"]
 
@@ -53,6 +49,7 @@ class Check:
     kinds: tuple[Kind, ...] = (*MODELS, *LOSS)
     needs: str = ""  # the claim without which it can't be judged, and that it tests
     tests: tuple[str, ...] = ()  # claims that it tests, and can do without
+    stage: bool = False  # of an attention: nothing can be said where none was seen
 
 
 CHECKS: dict[str, Check] = {
@@ -70,29 +67,32 @@ CHECKS: dict[str, Check] = {
     "arguments untouched": Check(calls.untouched),
     "weights": Check(weights.weights),
     "tokens": Check(blocks.channels),
-    "heads": Check(heads.heads),
-    "number of heads": Check(heads.number_of_heads, needs="n_heads"),
-    "projections": Check(projections.projections),
-    "layers": Check(projections.layers),
-    "groups": Check(heads.groups, tests=("n_kv_heads",)),
-    "scale": Check(scale.scale, tests=("scale",)),
-    "masks": Check(weights.masks),
-    "mixing": Check(relations.mixing, MODELS),
-    "batch": Check(relations.batch, MODELS),
-    "order of sequences": Check(relations.order_of_sequences, MODELS),
-    "future": Check(relations.future, ROWS, tests=("causal",)),
-    "prefix": Check(relations.prefix, ROWS),
-    "padding": Check(padded.padding, MODELS, tests=("mask", "padding_id")),
+    "heads": Check(heads.heads, stage=True),
+    "number of heads": Check(heads.number_of_heads, needs="n_heads", stage=True),
+    "projections": Check(projections.projections, stage=True),
+    "layers": Check(projections.layers, stage=True),
+    "groups": Check(heads.groups, tests=("n_kv_heads",), stage=True),
+    "scale": Check(scale.scale, tests=("scale",), stage=True),
+    "masks": Check(weights.masks, stage=True),
+    "mixing": Check(pairs.mixing, MODELS),
+    "axes": Check(pairs.axes, ("attention",)),
+    "batch": Check(pairs.batch, MODELS),
+    "order of sequences": Check(pairs.order_of_sequences, MODELS),
+    "future": Check(pairs.future, ROWS, tests=("causal",)),
+    "prefix": Check(pairs.prefix, ROWS),
+    "equal tokens": Check(pairs.equal_tokens, ROWS),
+    "padding": Check(padded.padding, MODELS, tests=("mask", "lengths", "padding_id")),
     "empty rows": Check(padded.empty_rows, MODELS, "mask"),
-    "memory": Check(blocks.memory, ROWS),
-    "order": Check(relations.order, ROWS, tests=("position",)),
-    "positions": Check(positions.positions, MODELS, tests=("position", "rotary_base")),
-    "pairs": Check(positions.pairs, ROWS),
-    "window": Check(blocks.window, needs="window"),
-    "residual": Check(residuals.residual, (*ROWS, "pooled"), tests=("residual",)),
+    "memory": Check(blocks.memory, ROWS, stage=True),
+    "order": Check(pairs.order, ROWS, tests=("position",)),
+    "positions": Check(positions.positions, MODELS, tests=("position",)),
+    "pairs": Check(positions.pairs, ROWS, stage=True),
+    "rotary base": Check(positions.base, MODELS, "rotary_base", stage=True),
+    "window": Check(blocks.window, needs="window", stage=True),
+    "residual": Check(residuals.residual, MODELS, tests=("residual",), stage=True),
     "norms": Check(blocks.norms),
     "feed-forward": Check(blocks.activation),
-    "norm order": Check(blocks.norm_order, tests=("norm",)),
+    "norm order": Check(blocks.norm_order, tests=("norm",), stage=True),
     "embedding scale": Check(blocks.embedding_scale, needs="embedding_scale"),
     "cache": Check(cached.cache, ("attention", "tokens"), "cache"),
     "train = eval": Check(learning.train_and_eval),
@@ -111,6 +111,8 @@ CHECKS: dict[str, Check] = {
 AS_THEY_ARE = ("same as", "first loss", "tying", "start")
 Outcomes = dict[str, list[Finding | NotJudged]]  # of each check
 NOT_RUN = NotJudged("", "not for such calls")
+UNSEEN = NotJudged("", "no attention seen")
+ONLY = f"; {UNSEEN.why}: only inputs and outputs compared"
 
 
 def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report:
@@ -119,10 +121,11 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
     Args:
         module: an attention, a model, a loss: anything that can be called, a function too.
         example: the arguments of one plain call, two sequences of six tokens for instance.
-        claims: what only the author knows; see :class:`attnbook.doctor.claims.Claims`.
+        claims: what only the author knows; see :class:`attnbook.doctor.call.claims.Claims`.
 
     Returns:
-        The report. ``report.healthy`` says that no check found an error, and each claim was tested.
+        The report. ``report.healthy`` says that an attention was seen, that no check found an
+        error, and that each claim was tested; ``assert diagnose(...)`` fails with what is wrong.
 
     Raises:
         TypeError: if a claim is not known, or not of its type.
@@ -138,6 +141,8 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
         wrong number of heads
     """
     checked = Claims.of(claims)
+    for cause in {*checked.known} - {*CAUSES, *RENAMED}:
+        raise ValueError(f"known is of causes, as a report names them; there is none {cause!r}")
     started = time.perf_counter()
     with warnings.catch_warnings(), restored(module):
         warnings.simplefilter("ignore")
@@ -146,22 +151,27 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
                 subject = recognise(module, example, checked)
                 results = _results(subject, AS_THEY_ARE)
         except CallFailed as failed:
-            done, raised = failed.args
+            done, raised, remedy = failed.args
             error = finding("the example can't be called", done, raised, "an output")
-            return Report("not called", (replace(error, check="the call"),))
+            error = replace(error, check="the call", remedy=remedy or error.remedy)
+            return Report("not called", (error,))
         stir(subject)
         results |= _results(subject, [name for name in CHECKS if name not in AS_THEY_ARE])
     everything = [result for of_check in results.values() for result in of_check]
     explains = {name: cause.explains for name, cause in CAUSES.items()} | FOLLOWS
-    unseen = subject.kind != "loss" and heads.UNSEEN in everything
+    findings = one_cause((x for x in everything if isinstance(x, Finding)), explains)
+    known = {RENAMED.get(cause, cause) for cause in checked.known}
+    seen = replace(UNSEEN, check="heads") not in everything or subject.kind == "loss"
     return Report(
-        KINDS[subject.kind]
-        + subject.cut
-        + "; no attention seen: only inputs and outputs compared" * unseen,
-        tuple(one_cause((x for x in everything if isinstance(x, Finding)), explains)),
+        KINDS[subject.kind] + subject.cut + ONLY * (not seen),
+        tuple(replace(x, level="note") if x.cause in known else x for x in findings),
         tuple(x for x in everything if isinstance(x, NotJudged)),
         tuple(name for name, of_check in results.items() if not of_check),
-        tuple(_untested(checked, results)),
+        (
+            *_untested(checked, results),
+            *(f"known: {x}" for x in known - {y.cause for y in findings}),
+        ),
+        seen,
         time.perf_counter() - started,
     )
 
@@ -169,6 +179,8 @@ def diagnose(module: Callable[..., Any], *example: Any, **claims: Any) -> Report
 def _untested(claims: Claims, results: Outcomes) -> Iterator[str]:
     """Names of the claims of which no check was judged, or of which one raised."""
     for claim, value in vars(claims).items():
+        if claim == "mask" and claims.lengths:
+            continue
         checks = [n for n, check in CHECKS.items() if claim in (check.needs, *check.tests)]
         if value is None or value is False or not checks:
             continue
@@ -183,10 +195,11 @@ def stir(subject: Subject) -> None:
     """Give random values to parameters that are nearly zero, so that what is behind them shows."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in subject.parameters.values():
+        for name, parameter in subject.parameters.items():
             if not parameter.is_floating_point() or not parameter.numel():
                 continue
             if parameter.abs().max() < 1e-3 or (parameter == -1).all():  # a gain of 1 + p
+                subject.stirred[name] = parameter.detach().clone()
                 noise = torch.randn(parameter.shape, generator=generator)
                 width = parameter.shape[-1] if parameter.dim() > 1 else 10
                 parameter.add_((noise * width**-0.5).to(parameter))
@@ -202,9 +215,11 @@ def _results(subject: Subject, names: Iterable[str]) -> Outcomes:
                 outcomes[name] = [NotJudged(name, "not claimed", f"{check.needs}=…")]
                 continue
             try:
+                if check.stage and not locate.attentions(subject):
+                    outcomes[name] = [replace(UNSEEN, check=name)]
+                    continue
                 outcomes[name] = [replace(x, check=name) for x in check.run(subject)]
-            except Exception as error:  # the reader's module raised it, or the check
-                first_line = str(error).partition("\n")[0][:120]
-                why = f"the check raised {type(error).__name__}: {first_line}"
+            except (Refused, *RAISED) as error:  # the reader's module raised it, or the check
+                why = f"the check {told(error)}"
                 outcomes[name] = [NotJudged(name, why, raised=True)]
     return outcomes

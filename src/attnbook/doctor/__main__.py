@@ -3,8 +3,9 @@
 python -m attnbook.doctor my_file.py:make_model --vectors 2,6,64 causal=True n_heads=4
 python -m attnbook.doctor my_file.py:make_model --ids 2,6 --vocab 50 causal=True
 
-make_model is a module, a class of modules, or a function that makes one.
-Exit status: 0 if it is healthy, 1 if there are errors, 2 if it, or a claim, could not be examined.
+make_model is a module, a class of modules, or a function that makes one, or that makes all of it,
+(module, argument, …, {claim: value, …}).
+Exit status: 0 if nothing is wrong, 1 if there are errors, 2 if it, or a claim, was not examined.
 """
 
 import argparse
@@ -42,14 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=0, help="for the weights and inputs (0)")
     add("claims", nargs="*", metavar="name=value", help="name=value, for instance causal=True")
     parsed = parser.parse_intermixed_args(arguments)
-    if not parsed.inputs:
-        parser.error("give the shape of an input: --vectors 2,6,64 or --ids 2,6")
     torch.manual_seed(parsed.seed)
     try:
         claims = dict(map(claim, parsed.claims))
         Claims.of(claims)
-        module = load(parsed.what)
-        report = diagnose(module, *(draw(parsed.vocab) for draw in parsed.inputs), **claims)
+        module, *example = everything(load(parsed.what))
+        claims = (example.pop() if example and isinstance(example[-1], dict) else {}) | claims
+        example += [draw(parsed.vocab) for draw in parsed.inputs or ()]
+        if not example:
+            parser.error("give the shape of an input: --vectors 2,6,64 or --ids 2,6")
+        report = diagnose(module, *example, **claims)
     except (LookupError, TypeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         parser.exit(2, f"{parser.prog}: error: {first_line}\n")
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     called = not any(error.check == "the call" for error in report.errors)
     if not called and "index out of range" in report.errors[0].found:
         print(f"ids below {parsed.vocab} were drawn; give the number of ids that it has as --vocab")
-    return 0 if report.healthy else 1 if report.errors and called else 2
+    return 1 if report.errors and called else 2 if report.untested or not called else 0
 
 
 def load(what: str) -> Any:
@@ -78,6 +81,11 @@ def load(what: str) -> Any:
     parameters = inspect.signature(thing).parameters.values()
     needs = any(p.default is p.empty and p.kind not in any_number for p in parameters)
     return thing if needs else thing()
+
+
+def everything(loaded: Any) -> list[Any]:
+    """The module, and what else a factory has made."""
+    return list(loaded) if isinstance(loaded, tuple) else [loaded]
 
 
 def vectors(text: str) -> Callable[[int], Tensor]:

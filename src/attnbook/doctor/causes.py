@@ -30,16 +30,18 @@ GROUPS["what follows"] = (
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "finite": ("first loss", "mixing", "train = eval", "dropout", "gradients", "training"),
     "mixing": ("positions", "gradients"),
+    "evaluation is deterministic": (*GROUPS["leaks"], "dropout"),
 }
 """Checks that fail because another one does: where outputs are NaN, or nothing moves them."""
 TABLE = """
 the example can't be called: diagnose(module, *arguments of one plain call)
 
 [masks]
-no causal mask -> prefix, cache, training, window: logits = logits.masked_fill(causal.logical_not(),
-    -torch.inf) before the softmax, with causal = torch.ones(T, T, dtype=torch.bool).tril()
-causal mask off by one -> prefix, cache, training, window: torch.ones(T, T, dtype=torch.bool).tril()
-    allows, .triu(diagonal=1) forbids
+no causal mask -> prefix, cache, training, window, padding in the loss: logits =
+    logits.masked_fill(causal.logical_not(), -torch.inf) before the softmax, with causal =
+    torch.ones(T, T, dtype=torch.bool).tril()
+causal mask off by one -> prefix, cache, training, window, padding in the loss:
+    torch.ones(T, T, dtype=torch.bool).tril() allows, .triu(diagonal=1) forbids
 inverted mask -> what follows: masked_fill fills where True:
     masked_fill(may_attend.logical_not(), -torch.inf); F.scaled_dot_product_attention: True = may
     attend; nn.MultiheadAttention: True = blocked
@@ -68,6 +70,8 @@ NaN where the mask forbids -> padding, empty rows, finite: fill with -torch.inf,
     -inf; real tokens need one key that is open
 pooling includes padding -> padding, empty rows: (x * real[..., None]).sum(1) / real.sum(1,
     keepdim=True): a mean over real tokens
+padding has an effect -> padding: compare a padded call with one that is cut, stage by stage: what
+    first differs at a real token lets it in
 convolution over padding -> padding: x = x * real[..., None] before the convolution
 a token does not attend to itself -> leaks, gradients, finite: torch.ones(T, T,
     dtype=torch.bool).tril(): .tril(-1) forbids the diagonal
@@ -225,9 +229,10 @@ zeros that stay zeros -> gradients, mixing: of two matrices that are multiplied,
     zeros: the output's, say
 parameter not used: call it in forward, and use what it returns: x = x.add(y), not x.add(y); or
     remove it
-part of a matrix not used: two letters for two axes in einsum: "btd,de->bte", not "btd,dd->btd",
-    which takes the diagonal
-parameter not registered: nn.ModuleList(layers), not a list
+part of a matrix not used -> gradients: use what each third gives; or two letters for two axes in
+    einsum: "btd,de->bte", not "btd,dd->btd", which takes the diagonal
+parameter not registered -> evaluation is deterministic, train = eval, dropout, gradients:
+    nn.ModuleList(layers), not a list
 copied, not tied -> gradients: self.output.weight = self.embedding.weight
 not tied: self.output.weight = self.embedding.weight
 

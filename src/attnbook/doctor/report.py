@@ -9,6 +9,8 @@ from typing import Literal
 Level = Literal["error", "warning", "note"]
 ROWS = {"done": "tried", "found": "found", "right": "expected", "remedy": "remedy"}
 WIDTH = 100
+FEW = 3
+"""More checks than these that raise, and too little was looked at."""
 RENAMED = {
     "attention over the batch": "batch and tokens exchanged",
     "no way around the attention": "missing residual connection",
@@ -90,9 +92,12 @@ class NotJudged:
 class Report:
     """Findings, what was not judged, what held, and the claims that could not be tested.
 
+    Args:
+        seen: an attention was observed, not only inputs and outputs.
+
     Example:
         >>> report = Report("x → vectors", passed=("batch", "future"))
-        >>> report.check()  # in a test
+        >>> assert report  # in a test
         >>> print(report)
         healthy: 0 errors, 0 warnings (x → vectors)
         held: batch, future
@@ -103,6 +108,7 @@ class Report:
     not_judged: tuple[NotJudged, ...] = ()
     passed: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
+    seen: bool = True
     seconds: float = field(default=0.0, compare=False)
 
     def has(self, cause: str) -> bool:
@@ -131,19 +137,26 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """True if there is no error and each claim was tested."""
-        return not self.errors and not self.untested
+        """True if an attention was looked at, nothing is wrong, and each claim was tested."""
+        return self.seen and self._is_clean
 
-    def check(self) -> None:
-        """For tests: pytest cuts what stands behind ``assert report.healthy``, not this.
+    @property
+    def _is_clean(self) -> bool:
+        """True if there is no error, each claim was tested, and few checks raised."""
+        return not (self.errors or self.untested or len(self.raised) > FEW)
+
+    def __bool__(self) -> bool:
+        """For tests, as ``assert diagnose(...)``: true, or it raises, so that the report is shown.
 
         Raises:
-            AssertionError: if it is not healthy, with the verdict and the errors; if none was found
-                and a claim not tested, with the whole report.
+            AssertionError: if there is an error, a claim that was not tested, or more than a few
+                checks raised. ``report.healthy`` is for an ``if``.
         """
-        if not self.healthy:
-            errors = "\n".join(map(str, (self._title(), *self.errors)))
-            raise AssertionError(f"\n{errors if self.errors else self}")
+        __tracebackhide__ = True  # for pytest
+        if not self._is_clean:
+            said = self.errors or self._missing()
+            raise AssertionError("\n".join(map(str, (self._title(), *said))))
+        return True
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -170,7 +183,7 @@ class Report:
         """The first line: the verdict, and what it is of."""
         if any(x.check == "the call" for x in self.findings):
             return "NOT healthy: the example can't be called"
-        state = "healthy" if self.healthy else "NOT healthy"
+        state = "NOT healthy" if not self._is_clean else "healthy" if self.seen else "no error seen"
         count = f"{_number(self.errors, 'error')}, {_number(self.warnings, 'warning')}"
         if self.untested:
             count += f", claimed and not tested: {', '.join(self.untested)}"
@@ -207,7 +220,8 @@ def one_cause(findings: Iterable[Finding], explains: dict[str, tuple[str, ...]])
     def rank(x: Finding) -> tuple[str, bool, int]:
         """The cause that explains most comes first, but for what another one explains by name."""
         explained = explains.get(x.cause, ())
-        return x.level, "*" not in explained or x.check in known, -len(explained)
+        follow = explains.get(x.check, ()) if x.level == "error" else ()
+        return x.level, "*" not in explained or x.check in known, -len((*explained, *follow))
 
     rest.sort(key=rank)
     kept: list[Finding] = []

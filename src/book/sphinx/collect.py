@@ -120,6 +120,8 @@ def fold(entry: Sequence[nodes.Node]) -> list[nodes.Node]:
         in_bold = next(cast(nodes.Element, inside[0]).findall(nodes.strong)).deepcopy()
         for link in [*in_bold.findall(nodes.reference)]:
             link.replace_self(link.children)
+        if isinstance(last := in_bold.children[-1], nodes.Text):  # what follows is folded
+            in_bold.replace(last, nodes.Text(last.rstrip(" .:;,")))
         verdict = [raw('<b class="verdict">'), *in_bold.children, raw("</b>")]
         head = next(first.parent.parent.findall(nodes.row))
         for name, cell in zip(head.children[2:], inside[1:], strict=True):

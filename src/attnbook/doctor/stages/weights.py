@@ -6,12 +6,12 @@ from itertools import permutations, product
 
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, path, where, width_before
-from attnbook.doctor.report import Level
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import (
+from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import Results, path, projected, where, width_before
+from attnbook.doctor.tape.trace import (
     MOVES,
     ON_LOGITS,
     ON_WEIGHTS,
@@ -41,6 +41,8 @@ def weights(subject: Subject) -> Results:
     yield from _no_softmax(subject)
     yield from _over_one(subject)
     yield from _divided(subject)
+    if not locate.attentions(subject):
+        yield NotJudged("weights", "no attention seen")
     for a in locate.attentions(subject):
         if a.softmax_node.name == "exp" and not a.score_node.between:
             continue  # features of a kernel, not weights: they are of tokens × features
@@ -159,6 +161,9 @@ def _ratio(score: Node, context: Node) -> float | None:
 
 def _of_tokens(subject: Subject, score: Node) -> bool:
     """True if a product is of two projections along their widths: it is tokens × tokens."""
+    made = [projected(side) for side in score.makers[-2:]]
+    if any(node is not None and node.between for node in made):
+        return False  # of weights, or of a kernel's sums
     if any(n.name.rstrip("_") in FEATURES for side in score.makers[-2:] for n, _ in path(side)):
         return False
     inputs = subject.fresh(0)
@@ -249,6 +254,12 @@ def _against_claim(subject: Subject) -> Results:
 def masks(subject: Subject) -> Results:
     """A mask that is there closes: it is not one more number among the logits."""
     yield from _against_claim(subject)
+    for a in locate.own(subject) if subject.n_tokens > 2 else ():
+        if locate.pattern(locate.support(a)) == "strictly earlier":
+            done, found = "observed the weights" + where(a), "tokens attend to earlier ones only"
+            right = "to themselves, too, unless it is one of two streams"
+            yield finding("a token does not attend to itself", done, found, right, "warning")
+            break
     for a in locate.own(subject):
         if a.logits is None or locate.pattern(locate.support(a)) != "all":
             continue

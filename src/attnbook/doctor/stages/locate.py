@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbook.doctor.subject import Inputs, Subject, plain_kernels
-from attnbook.doctor.trace import (
+from attnbook.doctor.call.subject import Inputs, Subject, plain_kernels
+from attnbook.doctor.tape.trace import (
     MOVES,
     ON_LOGITS,
     PRODUCTS,
@@ -83,7 +83,8 @@ def supports(subject: Subject) -> list[Tensor]:
 def pattern(open_: Tensor) -> str:
     """What a square mask lets through: all, causal, (strictly) later, later by one, or other."""
     if not open_.triu(1).any():
-        return "causal" if open_.diagonal().any() else "strictly earlier"
+        own = open_.diagonal()  # the first token has nothing else to attend to
+        return "causal" if own[1:].any() or own.all() else "strictly earlier"
     if open_.all():
         return "all"
     n = len(open_)
@@ -213,12 +214,14 @@ def has_positions(subject: Subject) -> bool:
     output = subject.by_token(trace.output)
     if output.dim() > 1 and (output - output[:, :1]).abs().max() > 1e-4 * output.abs().max():
         return True
+    looked = output.shape[1] > 1
     for a in trace.attentions:
         more = subject.kind == "pictures" or a.weights.shape[-1] > subject.n_tokens
         inner = slice(1, -1) if more else slice(None)  # without a class token
         if a.logits is None or vary(a.logits[:, inner, inner]):
             return True
-    return False
+        looked = looked or a.logits[:, inner, inner].numel() > len(a.logits)
+    return not looked  # then nobody knows
 
 
 def vary(logits: Tensor) -> bool:

@@ -33,6 +33,8 @@ ON_WEIGHTS = (
     *("tril", "triu", "add", "add_"),
 )
 NORMS = ("native_layer_norm", "_fused_rms_norm", "rsqrt", "linalg_vector_norm")
+MEANS = ("sum", "cumsum", "mean")
+"""What a number behind it makes a mean of, and is no scale."""
 DROPOUTS = ("native_dropout", "bernoulli_", "dropout")
 
 
@@ -270,7 +272,8 @@ def _unlike(products: Tensor, logits: Tensor) -> float:
     """One minus the correlation, over what no mask has touched."""
     if products.shape != logits.shape:
         return math.inf
-    both = torch.stack([products, logits])[:, logits > -1e3].double()
+    open_ = (logits > -1e3) & (logits > logits.max() - 50)  # some add -100 to what they close
+    both = torch.stack([products, logits])[:, open_].double()
     return 1 - float(both.corrcoef()[0, 1].abs().nan_to_num(0)) if both.shape[1] > 2 else 1.0
 
 
@@ -286,17 +289,24 @@ def numbers_before(node: Node | None, stop: tuple[str, ...] = PRODUCTS) -> list[
 
     def inside(now: Node) -> bool:
         """True for what lies between."""
-        return (now.depends or learned) and now.name not in (*stop, *NORMS, "embedding")
+        counts = bool(now.outputs) and not now.outputs[0].is_floating_point()  # an index
+        return (
+            (now.depends or learned) and not counts and now.name not in (*stop, *NORMS, "embedding")
+        )
 
     between = filter(inside, walk([node], lambda n: n.makers if inside(n) else []))
-    scalars = [scalar(n) for n in between if n.name.rstrip("_") in ("mul", "div")]
+    factors = (n for n in between if n.name.rstrip("_") in ("mul", "div"))
+    scalars = [scalar(n) for n in factors if not back(n.makers[0], MOVES, MEANS)]
     return [x for x, _ in scalars if x is not None] if all(fixed for _, fixed in scalars) else None
 
 
 def scalar(node: Node) -> tuple[float | None, bool]:
     """The number in ``x * number`` or ``x / number``, and ``True`` if it is no parameter."""
+    computed = [x for maker, x in node.inputs if maker is not None and maker.depends]
     for x in node.args[:2]:
         tensor = isinstance(x, Tensor)
+        if any(x is y for y in computed):
+            continue  # as the share of a token's expert
         if (tensor and x.numel() == 1 and x is not node.args[0]) or isinstance(x, int | float):
             number = float(x)
             is_fixed = not (tensor and x.requires_grad)

@@ -20,6 +20,11 @@ Undo = Callable[[], object]
 Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 CONTAINERS = (OrderedDict, dict, list, set, deque)
 PLAIN = (str, int, float, NoneType)
+RAISED = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError),
+    *(TypeError, ValueError),
+)
+"""What a reader's module may raise."""
 SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -77,7 +82,7 @@ def restored(function: Any) -> Iterator[None]:
 
 def _quietly(undo: Undo) -> None:
     """Undo; an exception would replace the report."""
-    with suppress(Exception):
+    with suppress(*RAISED):
         undo()
 
 

@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, mixed, origins, path, projected, where
-from attnbook.doctor.report import NotJudged
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Node, back, scalar, walk
+from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import Results, mixed, origins, path, projected, where
+from attnbook.doctor.tape.trace import MOVES, PRODUCTS, Node, Trace, back, scalar, walk
 
 NORMS = ("native_layer_norm", "_fused_rms_norm")
 ROWS = (*NORMS, "add", "mm", "addmm")
@@ -20,6 +20,9 @@ BEFORE = (
     *("index", "index_select", "index_put_", "gather", "slice_scatter"),
 )
 """On the way from a norm to projections: token shifts, short convolutions, positions."""
+REDUCTIONS = ("mean", "var", "var_mean", "std", "sum", "norm", "linalg_vector_norm", "amax", *NORMS)
+DIVISIONS = ("div", "div_", "rsqrt", "rsqrt_", "reciprocal", "pow", "native_group_norm")
+BY_HAND = ("mul", "div", "add", *MOVES)
 CONVOLUTIONS = ("convolution", "pointwise")
 ELEMENTWISE = ("relu", "gelu", "silu", "native_batch_norm", "native_group_norm")
 
@@ -51,9 +54,14 @@ def norms(subject: Subject) -> Results:
             return
     for name, module, args, kwargs in locate.norm_calls(subject):
         x = args[0] / args[0].square().mean().sqrt().clamp(min=1e-30)  # else eps counts
+        with torch.no_grad(), Trace([x]) as trace:
+            module(x, *args[1:], **kwargs)
+        if not trace.of(*REDUCTIONS):
+            continue  # an affine map, or a curve, in a norm's place
         small, large, moved = (module(y, *args[1:], **kwargs) for y in (x * 1e2, x * 1e3, x + 1e2))
         if not isinstance(small, Tensor) or not small.isfinite().all():
             continue
+        level: Level = "error" if trace.of(*DIVISIONS, *NORMS) else "warning"
         size = small.abs().max().clamp(min=1e-30)
         off, times = float((small - large).abs().max() / size), float(moved.abs().max() / size)
         mistakes = {
@@ -64,15 +72,19 @@ def norms(subject: Subject) -> Results:
         }
         for found in (words for words, is_so in mistakes.items() if is_so):
             done = f"called {name or 'the norm'} with its input scaled, and with 100 added"
-            yield finding("norm that does not normalise", done, found, "outputs of the same size")
+            right = "outputs of the same size"
+            yield finding("norm that does not normalise", done, found, right, level)
             return
 
 
 def norm_order(subject: Subject) -> Results:
     """The stream that branches are added to is normed after the sum, or never, as claimed."""
     claimed, sums = subject.claims.norm, locate.trace_of(subject).of("add", "add_")
-    for a in locate.attentions(subject) if claimed else ():
-        if (made := projected(a.query_node)) is None:
+    made_by = [(a, projected(a.query_node)) for a in locate.attentions(subject)] if claimed else []
+    if claimed and not any(made for _, made in made_by):
+        yield NotJudged("norm order", "no projection of queries was seen")
+    for a, made in made_by:
+        if made is None:
             continue
         passed, ends = _way_from_norm(made.inputs[-2][0], BEFORE if claimed == "pre" else MOVES)
         is_normed = bool(ends) and all(map(_is_norm, ends))
@@ -108,9 +120,9 @@ def _way_from_norm(node: Node | None, through: tuple[str, ...]) -> tuple[list[No
 
 def _is_norm(node: Node) -> bool:
     """True if this is a norm, or the last operation of one by hand."""
-    last = walk([node], lambda n: n.makers if n.name in ("mul", "div", "add", *MOVES) else [])
+    last = walk([node], lambda n: n.makers if n.name.rstrip("_") in BY_HAND else [])
     by_hand = any(n.name in ("rsqrt", "sqrt", "std") and n.module == node.module for n in last)
-    return node.name in NORMS or (node.name in ("mul", "div", "add") and by_hand)
+    return node.name in NORMS or (node.name.rstrip("_") in BY_HAND[:3] and by_hand)
 
 
 def _users(node: Node) -> list[Node]:
@@ -122,7 +134,11 @@ def _users(node: Node) -> list[Node]:
 
 def activation(subject: Subject) -> Results:
     """Two matrices in a row, of which one widens and one narrows, are not one linear map."""
+    contexts = {a.context_node.index for a in locate.attentions(subject)}
     for first in locate.trace_of(subject).of(*PRODUCTS):
+        before = walk(first.makers[-2:-1], lambda n: n.makers if n.name in MOVES else [])
+        if any(n.index in contexts for n in before):
+            continue  # an attention's output may be projected twice
         later = walk(first.users, lambda n: n.users if _is_linear(n) else [])
         # What comes to nothing, as the result of F.relu(x) that is not kept, does not count.
         ends = [n for n in later if not _is_linear(n) and (n.users or n.name in PRODUCTS)]
@@ -210,9 +226,10 @@ def embedding_scale(subject: Subject) -> Results:
     """Embeddings are multiplied as claimed, before positions are added."""
     claimed = subject.claims.embedding_scale
     assert claimed is not None
-    for node in locate.trace_of(subject).of("embedding"):
-        if not node.depends:
-            continue  # a table of positions
+    tables = [node for node in locate.trace_of(subject).of("embedding") if node.depends]
+    if not tables:  # of positions, perhaps
+        yield NotJudged("embedding scale", "no table is read at the ids")
+    for node in tables:
         factor, scaled = 1.0, node
         while len(users := _users(scaled)) == 1 and users[0].name.rstrip("_") in ("mul", "div"):
             scaled = users[0]
@@ -230,6 +247,8 @@ def window(subject: Subject) -> Results:
     if claimed is None or subject.n_tokens <= claimed:
         yield NotJudged("window", "the example is not longer than it")
         return
+    if not locate.supports(subject):
+        yield NotJudged("window", "no tokens were seen to attend to each other")
     last_rows = [is_open[-1] for is_open in locate.supports(subject)]
     reach = [len(row) - int(row.nonzero()[0]) for row in last_rows]
     if reach and claimed not in reach:

@@ -1,7 +1,7 @@
 """What only the author of a module knows."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,8 @@ class Mask:
 
     Args:
         argument: the name of the argument, or its number.
-        shape: letters for its axes: ``"bk"`` for (batch, keys), ``"qk"``, ``"bhqk"``, ``"b11k"``.
+        shape: letters for its axes: ``"bk"`` for (batch, keys), ``"qk"``, ``"bhqk"``, ``"b11k"``;
+            ``"b"`` for how many tokens each sequence has.
         true: what ``True`` (or 1) means: ``"attend"`` or ``"blocked"``; ``"add"`` if it is a
             float that is added to the logits.
         dtype: ``"bool"``, ``"int"`` or ``"float"``.
@@ -39,7 +40,7 @@ class Mask:
             raise ValueError(f"mask's shape must be of b, h, q, k and 1, got {self.shape!r}")
 
 
-TO_THE_CALL = "; arguments of the call go into keywords={{{!r}: …}}"
+TO_THE_CALL = "; arguments of the call go into keywords={{{!r}: …}}, by the names they have there"
 IN_WORDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -62,6 +63,7 @@ class Claims:
         n_kv_heads: number of key and value heads.
         scale: factor on the products of queries and keys: a number, or ``"1/sqrt(d_head)"``.
         mask: how it takes a mask: a :class:`Mask`, or its arguments as a dictionary.
+        lengths: the argument that says how many tokens each sequence has, in place of a mask.
         window: each token attends to so many, itself included.
         position: ``"none"``, ``"learned"``, ``"sinusoidal"``, ``"rotary"``, ``"alibi"`` or
             ``"relative"``.
@@ -82,6 +84,9 @@ class Claims:
             is for all heads.
         residual: what the attentions give is added to a stream.
         same_as: another module that is meant to be the same function: chunked, cached, ported.
+        tolerance: by how much the two may differ, relative to the largest number; if not given,
+            by 1e-4, and in half precision by eight of its steps.
+        known: causes of findings that are known: they are told as notes, and fail nothing.
         half: it is meant to run in float16 and bfloat16.
         keywords: further arguments of the call, by name.
     """
@@ -91,6 +96,7 @@ class Claims:
     n_kv_heads: int | None = None
     scale: float | Literal["1/sqrt(d_head)"] | None = None
     mask: Mask | None = None
+    lengths: str | None = None
     window: int | None = None
     position: Position | None = None
     rotary_base: float | None = None
@@ -106,6 +112,8 @@ class Claims:
     shared: tuple[Literal["query", "key", "value", "heads"], ...] = ()
     residual: bool = False
     same_as: Callable[..., Any] | None = None
+    tolerance: float | None = None
+    known: tuple[str, ...] = ()
     half: bool = False
     keywords: Mapping[str, Any] | None = None
 
@@ -123,7 +131,12 @@ class Claims:
             raise TypeError(known + TO_THE_CALL.format(name))
         mask = given.get("mask")
         read = {**given, "mask": Mask(**mask)} if isinstance(mask, Mapping) else given
-        return cls(**{name: checked(name, value, kinds[name]) for name, value in read.items()})
+        claims = cls(**{name: checked(name, value, kinds[name]) for name, value in read.items()})
+        if claims.lengths is None:
+            return claims
+        if claims.mask is not None:
+            raise ValueError("claim lengths or a mask, not both")
+        return replace(claims, mask=Mask(claims.lengths, "b", "attend", "int"))
 
 
 def checked(name: str, given: Any, kind: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, projected
 from attnbook.doctor.report import Level
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, back, walk
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import Results, projected
+from attnbook.doctor.tape.trace import MOVES, PRODUCTS, Attention, Node, back, walk
 
 MODELS = ("tokens", "encoder-decoder")
 
@@ -17,7 +17,7 @@ def residual(subject: Subject) -> Results:
     trace = subject.trace(subject.fresh(0))  # the first call may have made tables: other nodes
     attentions = trace.attentions
     # Latents, which are pooled, read what they are not added to.
-    in_a_row = subject.kind != "pooled" and _in_a_row(attentions)
+    in_a_row = subject.kind not in ("pooled", "pictures") and _in_a_row(attentions)
     wanted = in_a_row or subject.claims.residual
     if not attentions or not (wanted or subject.claims.norm):
         return
@@ -62,7 +62,11 @@ def _layers(subject: Subject, attentions: list[Attention], last: Node | None) ->
             return
         of_layer, of_layer_changed = _outputs(subject, first, node)
         is_of_attention = of_layer.equal(of_layer_changed)
-        if not is_of_attention and output.equal(_outputs(subject, {node.index, *first})[0]):
+        one, other = _sum(attentions[0].context_node), _sum(node)
+        branches = one and other and one[0] is not other[0] and one[1].equal(other[1])
+        if is_of_attention or not branches or not output.isfinite().all():
+            continue  # a stream within a branch is silent with it
+        if output.equal(_outputs(subject, {node.index, *first})[0]):
             found = "what the attention before it gives has no effect then"
             right = "x = x + attention(x), and then x + layer(x), with that x"
             level = "error" if subject.kind in MODELS or claimed else "warning"
@@ -79,6 +83,18 @@ def _outputs(subject: Subject, silenced: set[int], node: Node | None = None) -> 
     traces = [subject.trace(x, silenced) for x in (inputs, changed)]
     outputs = [x.nodes[node.index].outputs[0] if node else x.output for x in traces]
     return [x for x in outputs if x is not None]
+
+
+def _sum(branch: Node) -> tuple[Node, Tensor] | None:
+    """Where a branch is added to something that is computed without it, and what that is."""
+    inside = {branch.index}
+    for node in walk(branch.users, lambda n: n.users):
+        for maker, x in node.inputs if node.name.rstrip("_") == "add" else ():
+            computed = maker.depends and maker.index not in inside if maker else not x.requires_grad
+            if computed and x.shape == node.outputs[0].shape:
+                return node, x
+        inside.add(node.index)
+    return None
 
 
 def _queries_are_learned(subject: Subject) -> bool:

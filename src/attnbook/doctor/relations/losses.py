@@ -8,14 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnbook.doctor import locate
-from attnbook.doctor.causes import finding
-from attnbook.doctor.manners import restored
-from attnbook.doctor.masking import mask_inputs
-from attnbook.doctor.modes import no_dropout
-from attnbook.doctor.observed import Results, mixed, origins
-from attnbook.doctor.report import NotJudged
-from attnbook.doctor.subject import (
+from attnbook.doctor.call.manners import restored
+from attnbook.doctor.call.masking import mask_inputs
+from attnbook.doctor.call.subject import (
     LABELS,
     Inputs,
     Subject,
@@ -25,7 +20,12 @@ from attnbook.doctor.subject import (
     plain_kernels,
     seed_all,
 )
-from attnbook.doctor.trace import MOVES, PRODUCTS, Trace, back
+from attnbook.doctor.causes import finding
+from attnbook.doctor.report import NotJudged
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.modes import no_dropout
+from attnbook.doctor.stages.observed import Results, mixed, origins
+from attnbook.doctor.tape.trace import MOVES, PRODUCTS, Trace, back
 
 STEPS, SECONDS, RATE = 60, 4.0, 1e-2
 MOST = 60
@@ -290,7 +290,9 @@ def padding_in_loss(subject: Subject) -> Results:
     if n < 2 or not targets or any(inputs[name].shape[-1] != n + 2 for name in targets):
         return
     alone = subject.sliced(inputs, n)
-    padded = inputs | {name: F.pad(alone[name], (0, 2), value=padding) for name in targets}
+    lowest = {name: int(subject.inputs[name].min()) for name in targets}  # -100, say
+    ends = {name: padding if least >= 0 else least for name, least in lowest.items()}
+    padded = inputs | {name: F.pad(alone[name], (0, 2), value=ends[name]) for name in targets}
     if mask is not None:
         allowed = (torch.arange(n + 2) < n).expand(subject.n_sequences, -1)
         padded = mask_inputs(subject, padded, allowed, n + 2)

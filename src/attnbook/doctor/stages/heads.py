@@ -5,40 +5,38 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import (
+from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import (
     Results,
     equal_heads,
     heads_in,
     mixed,
     origins,
+    path,
     projected,
     sides,
     where,
 )
-from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
+from attnbook.doctor.tape.trace import MOVES, PRODUCTS, Attention, Node, Trace, walk
 
 JOINS = (*MOVES, "cat", "stack", "mul", "div", "add_", "index_put_", "slice_scatter")
+PICKS = ("gather", "index", "index_select", "topk", "sort")
 REDUCES = (*MOVES, "cat", "stack", "mul", "div", "add_", "add", "sum", "mean")
-UNSEEN = NotJudged("heads", "no attention was observed")
 
 
 def heads(subject: Subject) -> Results:
     """A token is one row of queries, keys and values in every head, and one row afterwards."""
     trace = locate.trace_of(subject)
-    if not trace.attentions:
-        yield UNSEEN
-        return
     first = trace.attentions[0]
     # The rows of a picture are not its tokens.
     split = [] if subject.kind == "pictures" else list(_rows_stay(subject, first))
     split = split or list(_tokens_stay(subject, first))
     yield from split or _merge(subject, trace)  # after a wrong split, no merge is right
     by_head = _by_head(subject, trace)
-    yield from _concatenated(subject, first, by_head)
+    yield from _concatenated(subject, first, by_head, _by_head(subject, trace, "value"))
     if by_head.any() and _alike(by_head):
         done = "compared the heads' outputs" + where(first)
         found = f"all {len(by_head)} are the same"
@@ -47,6 +45,8 @@ def heads(subject: Subject) -> Results:
 
 def _rows_stay(subject: Subject, a: Attention) -> Results:
     """A token is one row of queries and keys."""
+    if _picked(a):
+        return
     token = 1 if subject.n_tokens > 2 else 0
     queries = _changed(subject, a, "query", subject.target, token)
     yield from _split(subject, a, queries.any(-1), token)
@@ -58,6 +58,11 @@ def _rows_stay(subject: Subject, a: Attention) -> Results:
         yield finding("keys not transposed", done, found, f"key {token} alone")
 
 
+def _picked(a: Attention) -> bool:
+    """True if which rows queries or keys are depends on the tokens."""
+    return any(n.name in PICKS for side in (a.query_node, a.key_node) for n, _ in path(side))
+
+
 def _changed(subject: Subject, a: Attention, side: str, source: str, token: int) -> Tensor:
     """True for the numbers of the queries or keys that change with a token of a source."""
     before: Tensor = getattr(a, side)
@@ -65,7 +70,7 @@ def _changed(subject: Subject, a: Attention, side: str, source: str, token: int)
     for twin in trace.attentions:
         after: Tensor = getattr(twin, side)
         if twin.score_node.index == a.score_node.index and after.shape == before.shape:
-            return before != after
+            return (before - after).abs() > 1e-6 * before.abs().max()
     return torch.zeros_like(before, dtype=torch.bool)
 
 
@@ -119,7 +124,13 @@ def _merge(subject: Subject, trace: Trace) -> Results:
     for node, merged, attentions in _merged(trace):
         if subject.kind == "pictures":
             lengths = {_n_rows(projected(a.query_node)) // subject.n_sequences for a in attentions}
-        if any(a.context.shape[1] not in lengths and a.score_node.between for a in attentions):
+        n_rows = merged[..., 0].numel()
+        if any(
+            _picked(a)
+            or (a.score_node.between and a.context.shape[1] not in lengths)
+            or (not a.score_node.between and n_rows != subject.n_sequences * a.context.shape[1])
+            for a in attentions
+        ):
             continue
         contexts = [a.context for a in attentions]
         queries = [torch.arange(x.shape[1])[:, None].expand_as(x).flatten() for x in contexts]
@@ -153,17 +164,18 @@ def _joined(trace: Trace, node: Node | None) -> list[Attention]:
     return [by_context[n.index] for n in walk([node], before) if n.index in by_context]
 
 
-def _by_head(subject: Subject, trace: Trace) -> Tensor:
-    """What the heads of the first attention give, (heads, batch, tokens, d)."""
+def _by_head(subject: Subject, trace: Trace, side: str = "context") -> Tensor:
+    """What the heads of the first attention give, or their values: (heads, batch, tokens, d)."""
     first = trace.attentions[0]
     n_heads, projection = heads_in(subject, first), projected(first.query_node)
-    shape = first.context.shape
-    if len(first.context) % subject.n_sequences:
-        return first.context[:0]
+    of_first: Tensor = getattr(first, side)
+    shape = of_first.shape
+    if len(of_first) % subject.n_sequences:
+        return of_first[:0]
     if n_heads != 1 or projection is None:
-        return first.context.reshape(-1, n_heads, *shape[1:]).transpose(0, 1)
+        return of_first.reshape(-1, n_heads, *shape[1:]).transpose(0, 1)
     # Heads that are modules: their queries are made of the same tokens.
-    made = ((a.context, projected(a.query_node)) for a in trace.attentions)
+    made = ((getattr(a, side), projected(a.query_node)) for a in trace.attentions)
     tokens = projection.args[-2]
     return torch.stack(
         [x for x, by in made if x.shape == shape and by is not None and by.args[-2].equal(tokens)]
@@ -175,9 +187,9 @@ def _alike(by_head: Tensor) -> bool:
     return len(by_head) > 1 and len(set(equal_heads(by_head))) == 1
 
 
-def _concatenated(subject: Subject, first: Attention, by_head: Tensor) -> Results:
+def _concatenated(subject: Subject, first: Attention, by_head: Tensor, values: Tensor) -> Results:
     """Heads of a part of the width are put side by side: no sum or mean of them is made."""
-    projection, values = projected(first.query_node), first.value[: heads_in(subject, first)]
+    projection = projected(first.query_node)
     if projection is None or len(by_head) < 2 or _alike(by_head) or _alike(values):
         return  # with the same values, a mean is right
     wrong = [x.flatten().sort()[0] for x in (by_head.sum(0), by_head.mean(0))]
@@ -201,6 +213,7 @@ def number_of_heads(subject: Subject) -> Results:
     claimed, trace = subject.claims.n_heads or 1, locate.trace_of(subject)
     attentions = [a for a in trace.attentions if len(a.weights) % subject.n_sequences == 0]
     if not attentions:
+        yield NotJudged("number of heads", "heads were not seen apart from sequences")
         return
     counts = {heads_in(subject, a) for a in attentions}
     side_by_side = (_joined(trace, node) for node in trace.of(*JOINS))
@@ -222,6 +235,7 @@ def groups(subject: Subject) -> Results:
     first = next(iter(locate.attentions(subject)), None)
     n_heads = 1 if first is None else heads_in(subject, first)
     if first is None or n_heads < 2 or len(first.key) % subject.n_sequences:
+        yield NotJudged("groups", "no two heads were seen side by side")
         return
     keys, values = equal_heads(first.key[:n_heads]), equal_heads(first.value[:n_heads])
     distinct = len(set(keys))

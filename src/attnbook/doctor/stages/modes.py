@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.call.subject import Subject
+from attnbook.doctor.tape.trace import Trace
 
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+DROPPED, COMPARES = ("native_dropout", "bernoulli_", "bernoulli"), ("gt", "ge", "lt", "le")
 RANDOM = ("native_dropout", "bernoulli_", "bernoulli", "rand", "randn", "rand_like", "randn_like")
 
 
@@ -36,6 +37,13 @@ def random_operations(trace: Trace) -> str:
     nodes = trace.of(*RANDOM, "uniform_", "normal_", "randperm")
     named = dict.fromkeys(f"{node.name} in {node.module or 'the module'}" for node in nodes)
     return ", ".join(list(named)[:3]) or "where is not known"
+
+
+def drops(trace: Trace) -> bool:
+    """True if a call has dropout: torch's, or by hand, as numbers that are drawn and compared."""
+    drawn = trace.of("rand", "rand_like", "uniform_")
+    compared = (user.name.rstrip("_") in COMPARES for node in drawn for user in node.users)
+    return bool(trace.of(*DROPPED)) or any(compared)
 
 
 def foreign(subject: Subject, trace: Trace) -> list[nn.Parameter]:

@@ -1,6 +1,7 @@
 """Is this module the same function as another one? And where do they part?"""
 
 import itertools
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -8,24 +9,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnbook.doctor.cached import in_pieces, step_of
+from attnbook.doctor.call.manners import restored
+from attnbook.doctor.call.masking import block
+from attnbook.doctor.call.subject import Inputs, Refused, Subject, copied, output_of, seed_all
 from attnbook.doctor.causes import finding
-from attnbook.doctor.manners import restored
-from attnbook.doctor.masking import block
-from attnbook.doctor.modes import no_dropout
-from attnbook.doctor.observed import Results, where
-from attnbook.doctor.padded import padded
-from attnbook.doctor.relations import differ
-from attnbook.doctor.subject import (
-    DIFFERENT,
-    Inputs,
-    Subject,
-    changed,
-    copied,
-    output_of,
-    seed_all,
-)
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.relations.cached import in_pieces, step_of
+from attnbook.doctor.relations.padded import padded
+from attnbook.doctor.stages.modes import no_dropout
+from attnbook.doctor.stages.observed import Results, where
+from attnbook.doctor.tape.compare import DIFFERENT, changed, differ
+from attnbook.doctor.tape.trace import Trace
 
 BEFORE_THE_SCALE = {"queries": "query", "keys": "key", "products of queries and keys": "products"}
 """Stages of an attention; torch's fused one scales queries and keys, others their product."""
@@ -33,6 +26,8 @@ AFTER = {"logits": "logits", "weights": "weights", "values": "value", "sums of v
 HALF, ROUGH = "bfloat16", 0.05
 Pair = tuple[str, Inputs, Tensor, Tensor]
 """What was compared, of which call, and what each of the two modules gave."""
+Call = tuple[str, Inputs, Tensor | None]
+"""What is compared, of which call, and which tokens of it are real."""
 
 
 def same_as(subject: Subject) -> Results:
@@ -42,16 +37,24 @@ def same_as(subject: Subject) -> Results:
     agreed: list[str] = []
     with restored(other.module), other.mode(training=False):
         for done, inputs, ours, theirs in _pairs(subject, other):
-            found = _difference(ours, theirs, ROUGH if done == HALF else 10 * DIFFERENT)
+            found = _difference(ours, theirs, _tolerance(subject, other, done))
             if not found:
                 agreed.append(done)
                 continue
             if ours.shape == theirs.shape and ours.any() and theirs.any():
                 found += _place(subject, other, inputs)
-            found += f"; the same for {', '.join(agreed)}" * bool(agreed)
+            found += f"; they agree for {', '.join(agreed)}" * bool(agreed)
             right = "the same outputs and gradients"
             yield finding("differs from the other", done, found, right)
             return
+
+
+def _tolerance(subject: Subject, other: Subject, done: str) -> float:
+    """By how much the two may differ: in half precision by some of its steps."""
+    if subject.claims.tolerance is not None:
+        return subject.claims.tolerance
+    steps = [torch.finfo(p.dtype).eps for p in other.parameters.values() if p.is_floating_point()]
+    return ROUGH if done == HALF else max(10 * DIFFERENT, 8 * max(steps, default=0.0))
 
 
 def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
@@ -63,13 +66,13 @@ def _difference(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
         return ""
     if not (ours.any() and theirs.any()):
         return f"{'the other' if ours.any() else 'this one'} gives zeros"
-    return f"they differ by {off:.1e} of their size"
+    return f"they differ by {off:.1e} of their size" if off < math.inf else "one is NaN or infinite"
 
 
 def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
     """What the two modules give for the same calls, one kind of call after the other."""
-    for done, inputs in _calls(subject):
-        yield _called(subject, other, done, inputs)
+    for done, inputs, real in _calls(subject):
+        yield _called(subject, other, done, inputs, real)
     yield from _gradients(subject, other)
     inputs, n = subject.fresh(0), subject.n_tokens
     with subject.mode(training=True), other.mode(training=True), no_dropout():
@@ -83,28 +86,38 @@ def _pairs(subject: Subject, other: Subject) -> Iterator[Pair]:
             yield _called(subject, other, HALF, inputs)
 
 
-def _called(subject: Subject, other: Subject, done: str, inputs: Inputs) -> Pair:
-    """What the two modules give for a call."""
-    return done, inputs, subject.by_token(subject.run(inputs)), other.by_token(other.run(inputs))
+def _called(
+    subject: Subject, other: Subject, done: str, inputs: Inputs, real: Tensor | None = None
+) -> Pair:
+    """What the two modules give for a call, of its real tokens."""
+    ours, theirs = (x.by_token(x.run(inputs)) for x in (subject, other))
+    if real is not None and ours.shape[:2] == theirs.shape[:2] == real.shape:
+        ours, theirs = ours[real][None], theirs[real][None]
+    return done, inputs, ours, theirs
 
 
-def _calls(subject: Subject) -> Iterator[tuple[str, Inputs]]:
-    """Calls in evaluation: other inputs, fewer tokens, and padding on either side."""
+def _calls(subject: Subject) -> Iterator[Call]:
+    """Calls in evaluation: other inputs, fewer tokens, padding on either side, all tokens."""
     inputs, n = subject.fresh(0), subject.n_tokens
-    yield "outputs", inputs
-    yield "other inputs, ten times as long", subject.fresh(1, scale=10.0)
+    yield "outputs", inputs, None
+    yield "other inputs, ten times as long", subject.fresh(1, scale=10.0), None
     for length in sorted({n // 2, n - 1} - {0, n}) if subject.is_self else ():
         shorter = subject.sliced(inputs, length)
-        with suppress(Exception):  # some modules take one length only
+        with suppress(Refused):  # some modules take one length only
             subject.run(shorter)
-            yield f"the first {length} tokens", shorter
+            yield f"the first {length} tokens", shorter, None
+    if subject.whole is not None:
+        yield "the example as it is", subject.whole, None
     if subject.claims.mask is None and subject.claims.padding_id is None:
         return
     for name in padded(subject):
         allowed = torch.ones(subject.n_sequences, subject.length(name), dtype=torch.bool)
         allowed[0, -2:] = False
-        yield "padding behind", block(subject, inputs, name, allowed)
-        yield "padding in front", block(subject, inputs, name, allowed.flip(1))
+        by_count = subject.claims.mask is not None and subject.claims.mask.shape == "b"
+        yield "padding behind", block(subject, inputs, name, allowed), allowed
+        if not by_count:
+            front = allowed.flip(1)
+            yield "padding in front", block(subject, inputs, name, front), front
 
 
 def _gradients(subject: Subject, other: Subject) -> Iterator[Pair]:

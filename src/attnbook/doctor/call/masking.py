@@ -6,10 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnbook.doctor.claims import Mask
+from attnbook.doctor.call.claims import Mask
+from attnbook.doctor.call.subject import Inputs, Subject
 from attnbook.doctor.report import Finding
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.tape.compare import DIFFERENT, changed
+from attnbook.doctor.tape.trace import Trace
 
 TURNED: dict[str, Literal["attend", "blocked"]] = {"attend": "blocked", "blocked": "attend"}
 
@@ -19,7 +20,9 @@ def without_padding(subject: Subject, masks: set[str]) -> Inputs:
     inputs = dict(subject.inputs)
     for name in masks & inputs.keys():
         mask = inputs[name]
-        if isinstance(mask, Tensor) and len(mask.unique()) == 2:
+        claim = subject.claims.mask
+        counts = claim is not None and claim.shape == "b" and claim.argument == name
+        if isinstance(mask, Tensor) and (counts or len(mask.unique()) == 2):
             inputs[name] = _opened(subject, name, mask)
     return inputs
 
@@ -27,6 +30,8 @@ def without_padding(subject: Subject, masks: set[str]) -> Inputs:
 def _opened(subject: Subject, name: str, mask: Tensor) -> Tensor:
     """The mask open everywhere, if it is one of padding and it is known which value opens."""
     claim, n = subject.claims.mask, subject.n_sequences
+    if claim is not None and claim.argument == name and claim.shape == "b":
+        return torch.full_like(mask, subject.n_tokens)
     if claim is not None and claim.argument == name and "q" not in claim.shape:
         return encoded(torch.ones(mask.shape, dtype=torch.bool), claim).to(mask)
     sources = {subject.length(source): source for source in subject.sources}
@@ -68,6 +73,8 @@ def mask_inputs(subject: Subject, inputs: Inputs, allowed: Tensor, n_queries: in
     claim = subject.claims.mask
     assert claim is not None
     name, (n_sequences, n_keys) = str(claim.argument), allowed.shape
+    if claim.shape == "b":
+        return {**inputs, name: allowed.sum(1)}
     n_queries, n_heads = n_queries or subject.n_tokens, subject.claims.n_heads or 1
     sizes = {"b": n_sequences, "h": n_heads, "q": n_queries, "k": n_keys, "1": 1}
     shape = [sizes[letter] for letter in claim.shape]

@@ -2,32 +2,37 @@
 
 import copy
 import itertools
-from collections.abc import Callable
+import re
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten_with_path
 
-from attnbook.doctor.claims import Claims
-from attnbook.doctor.manners import modules_in
-from attnbook.doctor.masking import without_padding
-from attnbook.doctor.subject import (
-    DIFFERENT,
+from attnbook.doctor.call.claims import Claims
+from attnbook.doctor.call.manners import RAISED, modules_in
+from attnbook.doctor.call.masking import without_padding
+from attnbook.doctor.call.subject import (
     LABELS,
     Kind,
+    Refused,
     Subject,
     cast,
-    changed,
     last,
     parameters_of,
     seed_all,
     signature_of,
     tensors_in,
+    told,
 )
+from attnbook.doctor.tape.compare import DIFFERENT, changed
 
 ADDED_MASK = -1e4
 """An added mask has only zeros and numbers below this (or ones, if it is to be multiplied)."""
@@ -37,8 +42,12 @@ LONG, SEQUENCES = 16, 4
 """Of an example with more tokens or sequences, only some are used."""
 
 
+PARTS, MOST = re.compile(r"chunk|window|block_|bucket|segment"), 64
+"""Names of lengths of which a call needs two, and the largest one that it is given."""
+
+
 class CallFailed(Exception):  # noqa: N818
-    """The example can't be called so."""
+    """The example can't be called so: what was done, what came of it, what to write."""
 
 
 def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
@@ -48,11 +57,13 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         CallFailed: if the call raises, or no argument holds tokens.
         ValueError: if the call has no such argument as is claimed.
     """
-    subject = _subject(module, example, claims)
-    output = _output(subject)
+    if isinstance(module, type):
+        raise CallFailed("looked at it", "it is a class", f"give a module: {module.__name__}(…)")
+    subject, output = _called(module, example, claims)
     with subject.mode(training=False):
         masks = _find_sources(subject, output)
         _find_axes(subject, output)
+        _find_vocabularies(subject)
         if masks:
             subject.inputs = without_padding(subject, masks)
         if subject.n_sequences == 1 and subject.batch is not None:
@@ -60,13 +71,28 @@ def recognise(module: Callable[..., Any], example: tuple[Any, ...], claims: Clai
         return subject if subject.kind == "pictures" else _shortened(subject)
 
 
+def _called(
+    module: Callable[..., Any], example: tuple[Any, ...], claims: Claims
+) -> tuple[Subject, Tensor]:
+    """The call and its output; a single mapping, as a tokenizer gives, may hold the keywords."""
+    subject = _subject(module, example, claims)
+    try:
+        return subject, _output(subject)
+    except CallFailed:
+        if len(example) != 1 or not isinstance(example[0], Mapping):
+            raise
+    named = {str(name): x for name, x in example[0].items()} | dict(claims.keywords or {})
+    subject = _subject(module, (), replace(claims, keywords=named))
+    return subject, _output(subject)
+
+
 def _subject(module: Callable[..., Any], example: tuple[Any, ...], claims: Claims) -> Subject:
     """The call, with its arguments and the claimed mask by name."""
     module = getattr(module, "_orig_mod", module)  # of a compiled module
     if any(is_lazy(p) for part in modules_in(module) for p in part.parameters()):
         if not isinstance(module, nn.Module):
-            remedy = "it draws them when called: call it once before"
-            raise CallFailed("counted its weights", remedy)
+            found = "they are drawn when it is called"
+            raise CallFailed("counted its weights", found, "call it once before")
         module = copy.deepcopy(module)
     numbered = (f"argument {i}" for i in itertools.count())
     names = itertools.chain(parameters_of(module), numbered)
@@ -110,7 +136,7 @@ def _output(subject: Subject) -> Tensor:
             subject.module = copy.deepcopy(module).float()
             subject.inputs = cast(inputs, torch.float32)
             return _output(subject)
-        except Exception:  # it runs in one type only, or can't be copied
+        except (CallFailed, *RAISED):  # it runs in one type only, or can't be copied
             subject.module, subject.inputs = module, inputs
     lengths = {n for x in inputs.values() if isinstance(x, Tensor) for n in x.shape[:3]}
     seed_all(0)
@@ -121,20 +147,45 @@ def _output(subject: Subject) -> Tensor:
         weights = [x.dim() >= 3 and x.shape[-1] == x.shape[-2] in lengths for x in floats]
         subject.which = weights.index(False) if False in weights else 0
         return subject.output(result)
-    except Exception as error:  # whatever a reader's module raises is to be told
-        raised = f"it raised {type(error).__name__}: {error}"
-        if "does not require grad" in str(error):
-            raised += "; give a function that returns the loss, and leaves backward() to others"
-        raise CallFailed(_how(subject), raised) from error
+    except (Refused, TypeError) as error:
+        raised = f"it {told(error)}{_line_of(error)}"
+        raise CallFailed(_how(subject), raised, _remedy(subject, raised)) from error
+
+
+REMEDIES = {
+    "does not require grad": "give a function that returns the loss, and leaves backward() to you",
+    "'indices' to have": "ids are whole numbers: ids.long()",
+    "index out of range": "ids below the number of rows of a table, no more tokens than positions",
+    "on meta": "meta tensors hold no numbers: make the module on the CPU",
+}
+"""What helps, by what is in the error."""
+
+
+def _line_of(error: BaseException) -> str:
+    """The last line that is not torch's, where it was raised."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    own = [x for x in frames if not {"torch", "doctor"} & set(Path(x.filename).parts)]
+    return f", at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+
+
+def _remedy(subject: Subject, raised: str) -> str:
+    """What to write so that it can be called."""
+    values = subject.inputs.values()
+    if any(isinstance(x, np.ndarray) for x in values):
+        return "give tensors: torch.from_numpy(array)"
+    if values and not any(isinstance(x, Tensor) for x in values):
+        return "give tensors: torch.tensor(list)"
+    return next((remedy for words, remedy in REMEDIES.items() if words in raised), "")
 
 
 def _how(subject: Subject) -> str:
     """How the module was called, for a sentence."""
 
-    def told(x: Any) -> str:
+    def short(x: Any) -> str:
         return f"{x.dtype}{list(x.shape)}"[6:] if isinstance(x, Tensor) else repr(x)[:40]
 
-    return "called it with " + ", ".join(f"{n}={told(x)}" for n, x in subject.inputs.items())
+    given = [f"{n}={short(x)}" for n, x in subject.inputs.items()]
+    return "called it with " + ", ".join(given[:8]) + ", …" * (len(given) > 8)
 
 
 def _is_added_mask(value: Tensor) -> bool:
@@ -170,13 +221,19 @@ def _find_sources(subject: Subject, output: Tensor) -> set[str]:
             role = "mask" if name == claimed else next(matching, "")
             roles.get(role, {})[name] = value.shape
     ids, vectors = roles["ids"], roles["vectors"]
+    for name in (n for n in roles["mask"] if n != claimed):
+        _no_ids(subject, name)
     dims = [len(shape) for shape in vectors.values()]
     dim = 3 if 3 in dims else next(iter(dims), 0)
     vectors = {name: shape for name, shape in vectors.items() if len(shape) == dim}
+    first = next(iter(vectors.values()), None)
+    # One row for all sequences, as of positions, is no stream.
+    vectors = {n: x for n, x in vectors.items() if dim < 3 or x[0] > 1 or x == first}
     stream = _stream(subject.claims.tokens, vectors, ids, output.shape)
     subject.kind, subject.sources = _kind(vectors, ids, stream, output.shape)
     if not subject.sources:
-        raise CallFailed(_how(subject), "no argument is a tensor of vectors (…, d) or of ids")
+        found = "no argument is a tensor of vectors (…, d) or of ids"
+        raise CallFailed(_how(subject), found, _remedy(subject, found))
     if subject.kind == "attention" and dim == 4 and subject.parameters:
         subject.kind = "pictures"
     ids_of = filter(subject.is_ids, subject.sources)
@@ -216,7 +273,7 @@ def _kind(vectors: Shapes, ids: Shapes, stream: str, output: torch.Size) -> tupl
     if vectors:
         # Of two sequences of vectors, the one first that the output belongs to.
         *_, second = vectors
-        belongs = output == vectors[second] != vectors[by_stream[0]]
+        belongs = output[:2] == vectors[second][:2] != vectors[by_stream[0]][:2]
         target = belongs or last(second).startswith(("tgt", "target"))
         turned = not stream and len(vectors) == 2 and target
         return "attention", by_stream[::-1] if turned else by_stream
@@ -236,7 +293,7 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
         subject.tokens = 2
     elif len(size) == (2 if floats else 1):
         subject.batch, subject.tokens = None, 0
-    elif first is False or _says_sequence_first(subject.modules, subject.module):
+    elif first is False or (first is None and says_tokens_first(subject)):
         subject.batch, subject.tokens = 1, 0
     elif len(size) == 3 and _channels_come_first(subject, size):
         subject.tokens = 2
@@ -256,11 +313,27 @@ def _find_axes(subject: Subject, output: Tensor) -> None:
         subject.flat = shape[0] == subject.n_sequences * n
 
 
-def _says_sequence_first(modules: list[nn.Module], module: Any) -> bool:
+def _no_ids(subject: Subject, name: str) -> None:
+    """Refuse ids in a mask's place; packed sequences may be numbered, but there are few of them.
+
+    Raises:
+        CallFailed: if there are more of them than tokens.
+    """
+    x = subject.inputs[name]
+    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+    if whole and x.dim() == 2 and x.numel() and int(x.max()) > x.shape[-1]:
+        found = f"{name}, a mask by its name, holds whole numbers up to {int(x.max())}"
+        raise CallFailed(
+            _how(subject), found, "a mask is of booleans, zeros or ones: give ids by name"
+        )
+
+
+def says_tokens_first(subject: Subject) -> bool:
     """True if torch's own attention says so, or that of its own encoders and decoders."""
+    module = subject.module
     flag = getattr(module, "batch_first", None)
     if flag is None and type(module).__module__ == "torch.nn.modules.transformer":
-        parts = (part for module in modules for part in module.modules())
+        parts = (part for module in subject.modules for part in module.modules())
         flag = next((m.batch_first for m in parts if isinstance(m, nn.MultiheadAttention)), None)
     return flag is False
 
@@ -281,6 +354,19 @@ def _tokens_come_first(subject: Subject) -> bool:
     replaced = subject.run(subject.replaced(inputs, subject.target, 0, 0))
     moved = changed(subject.run(inputs), replaced) > DIFFERENT  # that token is the first of both
     return bool(moved[1:, 0].any()) and not bool(moved[:, 1:].any())
+
+
+def _find_vocabularies(subject: Subject) -> None:
+    """Of a table that several kinds of tokens share, only the example's ids are sure."""
+    if subject.claims.vocab_size or not subject.vocabularies:
+        return
+    sizes = subject.vocabularies.items()
+    highest = {n: torch.full_like(subject.inputs[n], size - 1) for n, size in sizes}
+    try:
+        subject.run({**subject.inputs, **highest})
+    except Refused:
+        for name in highest:
+            subject.vocabularies[name] = int(subject.inputs[name].max()) + 1
 
 
 def _vocabulary(subject: Subject, name: str) -> int:
@@ -310,7 +396,7 @@ def _doubled(subject: Subject, axis: int) -> Subject:
         if isinstance(value, Tensor) and value.dim() > max(1, axis) and value.shape[axis] == 1:
             inputs[name] = torch.cat([value, value], axis)
     double = replace(subject, inputs=inputs)
-    with suppress(Exception):  # it takes one sequence only
+    with suppress(Refused, IndexError):  # it takes one sequence only
         output = double.run()
         return double if subject.kind == "loss" or output.shape[axis] == 2 else subject
     return subject
@@ -323,15 +409,17 @@ def _shortened(subject: Subject) -> Subject:
     few = n_sequences
     if n_sequences > SEQUENCES and n_sequences not in lengths:
         few = SEQUENCES if loss else SEQUENCES - 1
+    least = max((subject.claims.window or 0) + 5, 2 * _longest_part(subject) + 1)
     for shortest in (16 if loss else 11, 16, 32, lengths[-1]):
-        shortest = max(shortest, (subject.claims.window or 0) + 5)
+        shortest = max(shortest, least)
         # Lengths that differ stay different.
         sizes = {n: min(n, shortest + 2 * i) if n > LONG else n for i, n in enumerate(lengths)}
         if few == n_sequences and all(n == size for n, size in sizes.items()):
             return subject
-        short = replace(subject, inputs=subject.resized(subject.inputs, sizes, few))
+        cropped = subject.resized(subject.inputs, sizes, few)
+        short = replace(subject, inputs=cropped, whole=subject.inputs)
         short.cut = f", cut to {short.n_sequences} × {short.n_tokens}"
-        with suppress(Exception):  # it takes one length only
+        with suppress(Refused):  # it takes one length only
             cut, whole = short.run().shape, subject.run().shape
             fits = all(a in (b, sizes.get(b), few) for a, b in zip(cut, whole, strict=False))
             tokens = slice(subject.out_tokens, subject.out_tokens + 1)
@@ -339,3 +427,16 @@ def _shortened(subject: Subject) -> Subject:
             if fits and (not rows or cut[tokens] == (short.n_tokens,)):
                 return short
     return subject
+
+
+def _longest_part(subject: Subject) -> int:
+    """The longest chunk, window or block that the module names, if the example has two of it."""
+    parts = [part for module in subject.modules for part in module.modules()]
+    named = [pair for part in parts for pair in vars(part).items()]
+    named += [(p.name, p.default) for p in signature_of(subject.module)]
+    sizes = [
+        x
+        for name, x in named
+        if type(x) is int and (PARTS.search(name) or name == "size") and x <= MOST
+    ]
+    return max((x for x in sizes if 2 * x <= subject.n_tokens), default=0)

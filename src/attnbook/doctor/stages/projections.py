@@ -5,13 +5,21 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject, seed_all, tensors_in
 from attnbook.doctor.causes import finding
-from attnbook.doctor.learning import gradients
-from attnbook.doctor.observed import Results, heads_in, matrix_of, origins, projected, sides, where
-from attnbook.doctor.report import Level
-from attnbook.doctor.subject import Subject, seed_all, tensors_in
-from attnbook.doctor.trace import PRODUCTS, Attention, Node
+from attnbook.doctor.report import Level, NotJudged
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.learning import gradients
+from attnbook.doctor.stages.observed import (
+    Results,
+    heads_in,
+    matrix_of,
+    origins,
+    projected,
+    sides,
+    where,
+)
+from attnbook.doctor.tape.trace import PRODUCTS, Attention, Node
 
 
 def projections(subject: Subject) -> Results:
@@ -151,9 +159,13 @@ def tying(subject: Subject) -> Results:
             yield finding("copied, not tied", done, found, right, level)
             return
     if not subject.claims.tied or subject.kind not in ("tokens", "encoder-decoder"):
+        if subject.claims.tied:
+            yield NotJudged("tying", "the call has no logits of ids")
         return  # without a trace, which would be kept: parameters change after this check
     last = next(reversed(locate.trace_of(subject).of(*PRODUCTS)), None)
-    if last is None:
+    fits = last is not None and any(len(table) == last.outputs[0].shape[-1] for table in tables)
+    if last is None or not fits:
+        yield NotJudged("tying", "no product as wide as a table was seen")
         return
     width = last.outputs[0].shape[-1]
     matrices = [_sorted(x) for x in last.args if isinstance(x, Tensor)]

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.manners import RAISED, restored
+from attnbook.doctor.call.masking import as_claimed, block, forbids_everything
+from attnbook.doctor.call.subject import Inputs, Refused, Subject, cast, copied, seed_all, told
 from attnbook.doctor.causes import finding
-from attnbook.doctor.manners import restored
-from attnbook.doctor.masking import as_claimed, block, forbids_everything
-from attnbook.doctor.modes import foreign, random_operations
-from attnbook.doctor.observed import Results
-from attnbook.doctor.padded import padded, patterns
-from attnbook.doctor.relations import differ
+from attnbook.doctor.relations.padded import padded, patterns
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Inputs, Subject, cast, copied, seed_all
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.modes import drops, foreign, random_operations
+from attnbook.doctor.stages.observed import Results
+from attnbook.doctor.tape.compare import differ
 
 MODES = {False: "evaluation", True: "training"}
 SCALES = {1.0: "NaN or infinity", 40.0: "overflow"}
@@ -76,12 +76,14 @@ def deterministic(subject: Subject) -> Results:
     one, again, other = (subject.run(inputs, seed=seed) for seed in (0, 0, 1))
     if differ(one, again) or not differ(one, other):
         return
-    trace = subject.trace(inputs)
-    made = bool(foreign(subject, trace))
-    noise = subject.kind == "loss" and not made and not trace.of("native_dropout", "bernoulli_")
-    cause = "layer made in forward" if made else "random in evaluation"
+    trace, again_traced = subject.trace(inputs), subject.trace(inputs)
+    used, later = (set(map(id, foreign(subject, x))) for x in (trace, again_traced))
+    cause = "random in evaluation"
+    if used:  # the same in each call, or made anew
+        cause = "parameter not registered" if used & later else "layer made in forward"
     found = f"outputs differ; {random_operations(trace)}"
-    level: Level = "warning" if noise else "error"
+    # A projection that is drawn in each call is a design; what is drawn and compared is dropout.
+    level: Level = "error" if used or drops(trace) else "warning"
     yield finding(cause, "called it twice in evaluation", found, "the same outputs", level)
 
 
@@ -152,7 +154,7 @@ def _remembers(subject: Subject, calls: list[Inputs], done: str) -> bool:
                             p.mul_(torch.linspace(0.5, 1.5, p.shape[-1]).to(p))
                 with subject.mode(training=done.endswith("training")):
                     outputs.append(subject.run(calls[-1]))
-            except Exception:  # some modules take one length, or one mask, only
+            except Refused:  # some modules take one length, or one mask, only
                 return False
     alone, again, after = outputs
     return not differ(alone, again) and differ(alone, after)
@@ -202,9 +204,9 @@ def half_precision(subject: Subject) -> Results:
             twin = replace(subject, module=copy.deepcopy(subject.modules[0]).to(dtype))
             numbers = twin.run(cast(inputs, dtype)).isfinite().all()
             found = "" if numbers else "outputs are NaN or infinite"
-        except Exception as error:  # an operation that has no half precision, say
-            found = f"it raised {type(error).__name__}: {error}".partition("\n")[0][:120]
-            if "overflow" not in str(error):
+        except (Refused, *RAISED) as error:  # an operation that has no half precision, say
+            found = f"it {told(error)}"
+            if "overflow" not in found:
                 yield NotJudged("half precision", f"in {dtype} {found}")
                 return
         if found:

@@ -1,19 +1,19 @@
 """Positions: whether they act, and by which formula."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
-from attnbook.doctor import locate, rotary
+from attnbook.doctor.call.manners import restored
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.manners import restored
-from attnbook.doctor.observed import Results, heads_in, projected, where
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import PRODUCTS, Attention, Node, walk
+from attnbook.doctor.stages import locate, rotary
+from attnbook.doctor.stages.observed import Results, heads_in, projected, where
+from attnbook.doctor.tape.trace import PRODUCTS, Attention, Node, walk
 
 TRIED = "called it with equal tokens"
 """What is done to the module, in a finding."""
@@ -49,7 +49,14 @@ def positions(subject: Subject) -> Results:
         yield NotJudged("positions", "what is added to the tokens", "position=…")
     elif kind in FORMULAS and first is not None and first.logits is not None:
         findings = (x for check in FORMULAS[kind] for x in check(subject, first, first.logits))
-        yield from islice(findings, 1)
+        yield from itertools.islice(findings, 1)
+
+
+def base(subject: Subject) -> Results:
+    """A base can be judged where queries and keys are turned."""
+    trace, claimed = subject.trace(locate.constant(subject)), subject.claims.position
+    if claimed not in (None, "rotary") or not any(map(rotary.is_there, trace.attentions)):
+        yield NotJudged("rotary base", "no rotation of queries and keys was observed")
 
 
 def _kind(subject: Subject, a: Attention) -> str | None:
@@ -66,7 +73,11 @@ def _kind(subject: Subject, a: Attention) -> str | None:
 
 def _values(subject: Subject, a: Attention, _: Tensor) -> Results:
     """Values are not turned."""
-    if _varies(a.value):
+    made = projected(a.value_node)
+    is_open = (a.weights != 0).any(1)  # windows are filled up with other values
+    first = a.value[torch.arange(len(a.value)), is_open.int().argmax(1)]
+    value = a.value.where(is_open[..., None], first[:, None])
+    if _varies(value) and not (made and _by_place(subject, made)):
         level: Level = "error" if subject.claims.position else "warning"  # RoFormer can do so
         found, right = "values depend on the position", "queries and keys do"
         yield finding("values are rotated", TRIED + where(a), found, right, level)
@@ -205,8 +216,11 @@ def _has_table(subject: Subject) -> bool:
 def _has_absolute(subject: Subject, a: Attention) -> bool:
     """True if queries of equal tokens differ before anything turns them."""
     made = projected(a.query_node)
-    if made is None or made.between:
-        return False
+    return made is not None and not made.between and _by_place(subject, made)
+
+
+def _by_place(subject: Subject, made: Node) -> bool:
+    """True if what is projected of equal tokens differs."""
     return _varies(made.outputs[0].reshape(1, -1, made.outputs[0].shape[-1])[:, : subject.n_tokens])
 
 
@@ -216,7 +230,7 @@ def _varies(x: Tensor) -> bool:
 
 
 def _not_relative(logits: Tensor) -> float:
-    """How much logits of the same distance differ, along one axis or two, relative to all."""
+    """How much logits of the same distance differ, along one axis, two or three, in all."""
     n = logits.shape[-1]
     if logits.shape[-2] != n:
         return 0.0
@@ -225,10 +239,25 @@ def _not_relative(logits: Tensor) -> float:
         logits = (logits - own).masked_fill(logits < CLOSED, -torch.inf)
         if _spread(logits) < 1e-4 * spread:
             return 1.0  # they depend on the query's position alone
-    grids = [logits.view(-1, r, n // r, r, n // r) for r in range(1, n) if n % r == 0]
-    down = [_differ(x[:, :-1, :, :-1], x[:, 1:, :, 1:]) for x in grids]
-    across = [_differ(x[:, :, :-1, :, :-1], x[:, :, 1:, :, 1:]) for x in grids]
-    return min(map(max, down, across), default=0.0) / spread
+    return min((_along(logits, sizes) for sizes in _grids(n)), default=0.0) / spread
+
+
+def _grids(n: int) -> Iterator[tuple[int, int, int]]:
+    """The grids of three axes that so many tokens can make; of length one are those of a line."""
+    for a, b in itertools.product(range(1, n + 1), repeat=2):
+        if n % (a * b) == 0 and n > a * b:
+            yield a, b, n // (a * b)
+
+
+def _along(logits: Tensor, sizes: tuple[int, int, int]) -> float:
+    """How much logits differ at most between neighbours along an axis of a grid."""
+    x, off = logits.view(-1, *sizes, *sizes), [0.0]
+    for axis, size in enumerate(sizes, 1):
+        one, two = (
+            x.narrow(axis, start, size - 1).narrow(axis + 3, start, size - 1) for start in (0, 1)
+        )
+        off.append(_differ(one, two) if size > 1 else 0.0)
+    return max(off)
 
 
 def _differ(x: Tensor, y: Tensor) -> float:

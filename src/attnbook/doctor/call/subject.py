@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from attnbook.doctor.claims import Claims
-from attnbook.doctor.manners import modules_in
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.call.claims import Claims
+from attnbook.doctor.call.manners import modules_in
+from attnbook.doctor.tape.trace import Trace
 
 Kind = Literal["attention", "tokens", "pooled", "encoder-decoder", "pictures", "loss"]
 KINDS: dict[Kind, str] = {
@@ -28,8 +28,10 @@ KINDS: dict[Kind, str] = {
 }
 Inputs = dict[str, Any]
 LABELS = ("labels", "label", "targets", "target", "y")
-DIFFERENT = 1e-5
-"""A relative change of the output that is not rounding."""
+
+
+class Refused(Exception):  # noqa: N818
+    """The module raised, which is its cause: it takes one length only, say."""
 
 
 @dataclass
@@ -50,7 +52,9 @@ class Subject:
     paddings: dict[str, int] = field(default_factory=dict)  # the id that a table has as padding
     vocabularies: dict[str, int] = field(default_factory=dict)  # how many ids a source may have
     cut: str = ""  # what of the example is used, if it is not all
+    whole: Inputs | None = None  # all of it, then
     same: list[str] = field(default_factory=list)  # sources that are one tensor, if all are
+    stirred: dict[str, Tensor] = field(default_factory=dict)  # parameters, as they were
     traces: dict[bool, Trace] = field(default_factory=dict)  # in evaluation, and in training
 
     # Calls.
@@ -64,7 +68,10 @@ class Subject:
         n_leaves = self.spec.num_leaves
         positional, named = tree_unflatten(list(arguments.values())[:n_leaves], self.spec)
         more = dict(list(arguments.items())[n_leaves:])
-        return self.module(*positional.values(), **named, **more)
+        try:
+            return self.module(*positional.values(), **named, **more)
+        except Exception as error:  # a reader's module may raise anything
+            raise Refused(*error.args) from error
 
     def output(self, result: Any) -> Tensor:
         """The tensor of a call's result that is judged."""
@@ -96,6 +103,16 @@ class Subject:
                 stack.callback(module.train, module.training)
                 module.train(training)
             yield
+
+    @contextmanager
+    def unstirred(self) -> Iterator[None]:
+        """With the weights as they were, for a while."""
+        now = {name: self.parameters[name].detach().clone() for name in self.stirred}
+        for name, x in self.stirred.items():
+            self.parameters[name].data.copy_(x)
+        yield
+        for name, x in now.items():
+            self.parameters[name].data.copy_(x)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -270,18 +287,6 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def changed(before: Tensor, after: Tensor) -> Tensor:
-    """How much each token's output differs, (batch, tokens), relative to the largest output."""
-    size = torch.nan_to_num(before.float(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
-    difference = (before.float() - after.float()).abs()
-    rounding = torch.finfo(before.dtype).eps
-    if rounding > 1e-4:  # half precision
-        difference = difference.masked_fill(difference < 8 * rounding * size, 0.0)
-    same = (before == after) | (before.isnan() & after.isnan())
-    difference = torch.nan_to_num(difference, nan=torch.inf).masked_fill(same, 0.0)
-    return difference.flatten(2).amax(-1) / size if before.dim() > 2 else difference / size
-
-
 def output_of(result: Any, *, has_labels: bool = False, which: int = 0) -> Tensor:
     """The first tensor of floats that a module returns; given labels, the loss if there is one."""
     floats = [x for x in tensors_in(result) if x.is_floating_point()]
@@ -325,6 +330,12 @@ def plain_kernels() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def told(raised: Exception) -> str:
+    """What was raised, for a sentence."""
+    error = raised.__cause__ if isinstance(raised, Refused) else raised
+    return f"raised {type(error).__name__}: {error}".partition("\n")[0][:120]
 
 
 def signature_of(module: Callable[..., Any]) -> list[inspect.Parameter]:

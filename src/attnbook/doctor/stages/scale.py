@@ -5,12 +5,20 @@ import math
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, given, heads_in, path, summed, where, width_before
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import (
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import (
+    Results,
+    given,
+    heads_in,
+    path,
+    summed,
+    where,
+    width_before,
+)
+from attnbook.doctor.tape.trace import (
     MOVES,
     ON_LOGITS,
     Attention,
@@ -42,7 +50,8 @@ def scale(subject: Subject) -> Results:
         judged = True
         factor = math.prod(numbers)
         with_positions = (d * len(parts) / len(of_tokens)) ** -0.5  # as DeBERTa counts products
-        if _near(factor, right, with_positions):
+        joined = any(n.name == "cat" for n, _ in path(a.query_node))  # cosines and sines of each
+        if _near(factor, right, with_positions, *((d / 2) ** -0.5,) * joined):
             yield from _on_values(a)
             continue
         width = width_before(a.query_node) or d

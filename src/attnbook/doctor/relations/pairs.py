@@ -2,23 +2,24 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.recognise import says_tokens_first
+from attnbook.doctor.call.subject import Inputs, Refused, Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, in_steps
-from attnbook.doctor.reasons import batch_leak, future_leak, no_effect
+from attnbook.doctor.relations.reasons import batch_leak, future_leak, no_effect
 from attnbook.doctor.report import Finding, Level, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, changed
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import Results, in_steps
+from attnbook.doctor.tape.compare import DIFFERENT, ROUNDING, changed, differ
+from attnbook.doctor.tape.trace import SOFTMAX, Trace
 
-ROUNDING = 10 * DIFFERENT
-"""How far outputs may differ that are computed in other shapes, or in another order."""
+CAUSAL = ("causal", "strictly earlier")
 AT_MOST = 8
 """Tokens of a sequence that are changed, one after the other."""
 
@@ -63,19 +64,29 @@ class Relation:
 
     def __call__(self, subject: Subject) -> Results:
         """What is found at the first pair that differs, and what is said before it."""
+        silent = True
         for pair in self.pairs(subject):
+            silent = False
             if not isinstance(pair, Pair):
                 yield pair
-            elif not pair.agrees:
+            elif not pair.agrees and not (pair.tolerance > DIFFERENT and _draws(subject)):
                 cause, where = pair.cause()
                 found = self.found.format(off=f"{pair.difference:.1e}", where=where)
                 yield finding(cause, pair.done, found, self.right, pair.level)
                 return
+        if silent:
+            yield NotJudged("", "no two calls of this kind can be made")
 
 
 def relation(found: str, right: str) -> Callable[[Callable[[Subject], Pairs]], Relation]:
     """Make a relation of the generator of its pairs, as a decorator."""
     return lambda pairs: Relation(pairs, found, right)
+
+
+def _draws(subject: Subject) -> bool:
+    """True if outputs depend on the seed: then calls of other shapes draw other numbers."""
+    inputs = subject.fresh(0)
+    return differ(*(subject.run(inputs, seed=seed) for seed in (0, 1)))
 
 
 def rows(subject: Subject, inputs: Inputs) -> Tensor:
@@ -87,20 +98,8 @@ def rows_if_possible(subject: Subject, inputs: Inputs) -> Tensor | None:
     """The output of a call, unless it raises: some modules take one length only."""
     try:
         return rows(subject, inputs)
-    except Exception:
+    except Refused:
         return None
-
-
-def differ(one: Tensor, other: Tensor) -> bool:
-    """True if two tensors differ by more than rounding."""
-    return one.shape != other.shape or relative(one, other) > DIFFERENT
-
-
-def relative(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two tensors, relative to the largest number."""
-    if not one.is_floating_point():
-        return float((one != other).float().max())
-    return float(changed(one.reshape(1, 1, -1), other.reshape(1, 1, -1)).max())
 
 
 def other_tokens(
@@ -146,12 +145,55 @@ def batch(subject: Subject) -> Pairs:
         right = f"independent sequences, unless {n} rows are one thing (codebooks, frames, views)"
         yield finding("sequences in groups", done, found, right, "warning")
         return
-    for seed, name in itertools.product((0, 1), subject.sources[:3]):
-        inputs, tokens = subject.fresh(seed), list(range(subject.length(name)))
-        others = other_tokens(subject, inputs, name, 0, tokens)
-        done = f"changed all tokens of sequence 0 of {name}"
+    # Each in turn: what is the largest of all may be in any of them.
+    for name, turn in itertools.product(subject.sources[:3], range(min(subject.n_sequences, 4))):
+        inputs, tokens = subject.fresh(turn % 2), list(range(subject.length(name)))
+        turned = {k: inputs[k].roll(-turn, subject.batch) for k in subject.sources}
+        inputs = {**inputs, **turned} if not _has_more(subject) else inputs
+        others = [other_tokens(subject, inputs, name, 0, tokens)]
+        if not subject.is_ids(name):
+            others.append(_ten_times(subject, others[0], name))
         why = partial(_why_sequences_mix, subject, inputs, name)
-        yield Pair(done, rows(subject, inputs), rows(subject, others), why, slice(1, None))
+        for other, size in zip(others, ("", ", and made it ten times as large"), strict=False):
+            done = f"changed all tokens of sequence 0 of {name}{size}"
+            yield Pair(done, rows(subject, inputs), rows(subject, other), why, slice(1, None))
+    alone = _alone(subject)
+    if alone is not None:
+        done, cause = "called it with sequence 0 alone, and in its batch", "sequences mixed"
+        yield Pair(done, *alone, cause, tolerance=ROUNDING)
+
+
+def _alone(subject: Subject) -> tuple[Tensor, Tensor] | None:
+    """What a sequence gives in its batch, and alone, if the module takes one."""
+    inputs, lengths = (
+        subject.fresh(0),
+        {subject.length(n): subject.length(n) for n in subject.sources},
+    )
+    first = replace(subject, inputs=subject.resized(inputs, lengths, n_sequences=1))
+    together, alone = rows(subject, inputs)[:1], rows_if_possible(first, first.inputs)
+    return None if alone is None or alone.shape != together.shape else (together, alone)
+
+
+def _ten_times(subject: Subject, inputs: Inputs, name: str) -> Inputs:
+    """The same inputs with the first sequence of a source ten times as large."""
+    larger = inputs[name].clone()
+    larger.movedim(subject.batch or 0, 0)[0] *= 10
+    names = subject.same if name in subject.same else [name]
+    return {**inputs, **dict.fromkeys(names, larger)}
+
+
+def axes(subject: Subject) -> Results:
+    """What a module of torch takes as tokens is not what was meant as sequences."""
+    claimed, given = subject.claims.batch_first, subject.whole or subject.inputs
+    shape = given[subject.target].shape
+    if len(shape) != 3 or not says_tokens_first(subject):
+        return
+    if claimed or (claimed is None and shape[0] < shape[1]):
+        done = "read batch_first=False off the module"
+        found = f"the example is {shape[0]} tokens of {shape[1]} sequences"
+        right = f"if it is meant as {shape[1]} tokens of {shape[0]}: batch_first=True"
+        level: Level = "error" if claimed else "warning"
+        yield finding("batch and tokens exchanged", done, found, right, level)
 
 
 def _why_sequences_mix(subject: Subject, inputs: Inputs, name: str) -> tuple[str, str]:
@@ -226,7 +268,7 @@ def future(subject: Subject) -> Pairs:
     causal = subject.claims.causal
     if not subject.is_self and not (causal and subject.kind == "attention"):
         yield NotJudged("future", "its tokens attend to another input")
-    elif causal is None and not _masked_as(subject, "causal", "later by one", "strictly later"):
+    elif causal is None and not _masked_as(subject, *CAUSAL, "later by one", "strictly later"):
         if locate.inside(subject) == "later":
             found = "each token attends to itself and to later ones only"
             cause, right = "inverted mask", "to earlier ones, if it is meant to be causal"
@@ -258,7 +300,7 @@ def prefix(subject: Subject) -> Pairs:
     """In a causal module, the first tokens alone give what they give in a longer sequence."""
     causal, n, inputs = subject.claims.causal, subject.n_tokens, subject.fresh(0)
     if causal is None:
-        causal = _masked_as(subject, "causal")
+        causal = _masked_as(subject, *CAUSAL)
     if not causal or not subject.is_self or n < 3:
         return
     full, why = rows(subject, inputs), partial(_why_length_counts, subject)
@@ -285,6 +327,27 @@ def reads_free_slots(trace: Trace) -> bool:
     free = [~(a.key.any(-1) | a.value.any(-1)) for a in trace.attentions]  # (n, keys)
     weights = [a.weights.amax(1) for a in trace.attentions]
     return any(bool((x[slots] > 0).any()) for x, slots in zip(weights, free, strict=True))
+
+
+@relation("their outputs differ by {off}", "the same outputs: weights sum to one")
+def equal_tokens(subject: Subject) -> Pairs:
+    """Without positions, tokens that are all equal give the same, however many there are."""
+    n, equal = subject.n_tokens, locate.constant(subject)
+    softmax = locate.trace_of(subject).of(*SOFTMAX)  # some have a sink, which takes weight
+    if not subject.is_self or n < 4 or _has_more(subject) or softmax:
+        return
+    full = rows(subject, equal)
+    if full.shape[1] != n or differ(full, full[:, :1].expand_as(full)):
+        return  # positions
+    part = rows_if_possible(subject, subject.sliced(equal, n // 2))
+    if part is None or part.shape[1] != n // 2:
+        return
+    nodes = [node for node in locate.trace_of(subject).nodes if node.depends]
+    summed = any(node.name == "sum" for node in nodes) and any(node.between for node in nodes)
+    done = f"called it with {n} and with {n // 2} equal tokens"
+    level: Level = "error" if summed else "warning"  # retention has no sum
+    cause = "weights do not sum to one"
+    yield Pair(done, full[:, : n // 2], part, cause, tolerance=ROUNDING, level=level)
 
 
 @relation("the outputs differ by {off}", "the same output for the same token")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.report import Finding, NotJudged
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, upstream
+from attnbook.doctor.tape.trace import MOVES, ON_LOGITS, PRODUCTS, Attention, Node, walk
 
 IN_STEPS = ("round", "sign", "sgn", "floor", "ceil", "trunc", "bernoulli")
 Results = Iterator[Finding | NotJudged]
@@ -25,7 +25,7 @@ def heads_in(subject: Subject, a: Attention) -> int:
     if subject.inputs[subject.target].dim() > 3 and product is not None and product.name != "bmm":
         rows = product.outputs[0][..., 0].numel() // a.query.shape[1]  # of a grid, each by itself
         n = rows if rows and len(a.weights) % rows == 0 else n
-    return len(a.weights) // n
+    return len(a.weights) // n or len(a.weights)  # several sequences may be in one row
 
 
 def projected(node: Node | None) -> Node | None:
@@ -77,8 +77,14 @@ def width_before(node: Node | None) -> int | None:
 
 def summed(a: Attention) -> list[Node]:
     """The matrix products that are added to give the logits, as of content and of positions."""
-    through = {*MOVES, *ON_LOGITS} - {"cat", "stack", "maximum", "index_put_"}
-    parts = [n for n in upstream(a.softmax_node.makers[:1], through) if n.name in PRODUCTS]
+    through = {*MOVES, *ON_LOGITS, "gather", "index", "constant_pad_nd"} - {"maximum", "index_put_"}
+
+    def before(node: Node) -> list[Node | None]:
+        computed = [m for m in node.makers if m is not None and m.depends]
+        joins = node.name in ("cat", "stack") and len(computed) > 1  # not a column of zeros
+        return node.makers if node.name in through and not joins else []
+
+    parts = [n for n in walk(a.softmax_node.makers[:1], before) if n.name in PRODUCTS]
     return parts if a.score_node in parts else [a.score_node]
 
 
@@ -99,6 +105,8 @@ def equal_heads(x: Tensor) -> list[int]:
 
 def origins(rows: Tensor, values: Tensor, index: Tensor) -> Tensor:
     """For each number, where it stands in ``values``, by ``index``; −1 if nowhere or twice."""
+    if not values.numel():
+        return torch.full(rows.shape, -1)
     ordered, order = values.flatten().sort()
     at = torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(ordered) - 1)
     twice = torch.zeros_like(ordered, dtype=torch.bool)

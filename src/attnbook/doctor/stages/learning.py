@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Collection
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from attnbook.doctor import locate
+from attnbook.doctor.call.manners import restored
+from attnbook.doctor.call.subject import Inputs, Subject, seed_all, tensors_in
 from attnbook.doctor.causes import finding
-from attnbook.doctor.manners import restored
-from attnbook.doctor.modes import foreign, no_dropout
-from attnbook.doctor.observed import Results, in_steps, matrix_of, projected
-from attnbook.doctor.relations import differ, relative
 from attnbook.doctor.report import Level, NotJudged
-from attnbook.doctor.subject import DIFFERENT, Inputs, Subject, seed_all, tensors_in
-from attnbook.doctor.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.modes import foreign, no_dropout
+from attnbook.doctor.stages.observed import Results, in_steps, matrix_of, projected, sides
+from attnbook.doctor.tape.compare import DIFFERENT, differ, relative
+from attnbook.doctor.tape.trace import MOVES, ON_LOGITS, PRODUCTS, SOFTMAX, Node, Trace, back, walk
 
 Parameters = dict[str, nn.Parameter]
 Reason = tuple[set[str], str, str, Level]
@@ -54,8 +53,21 @@ def train_and_eval(subject: Subject) -> Results:
     if norms and causal:
         cause = "statistic over the batch"  # in training it sees the future
     done = "called it in training with dropout taken out, and in evaluation"
-    found = f"outputs differ by {off:.1e}" + "; it has a BatchNorm" * bool(norms)
-    yield finding(cause, done, found, "the same outputs")
+    statistics = cause == "training differs from evaluation" and _keeps_statistics(subject, inputs)
+    found = (
+        f"outputs differ by {off:.1e}" + "; it keeps statistics of what it has seen" * statistics
+    )
+    level: Level = "warning" if statistics else "error"
+    yield finding(cause, done, found, "the same outputs", level)
+
+
+def _keeps_statistics(subject: Subject, inputs: Inputs) -> bool:
+    """True if a call in training changes buffers: running means are used in evaluation."""
+    buffers = [x for m in subject.modules for x in m.buffers() if x.is_floating_point()]
+    before = [x.clone() for x in buffers]
+    with restored(subject.module), subject.mode(training=True):
+        subject.run(inputs)
+        return not all(map(torch.equal, before, buffers))
 
 
 def _parts(subject: Subject) -> list[nn.Module]:
@@ -165,6 +177,7 @@ def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason
     thrown_away = {n for n in dead if learned[n].grad is None and not _acts(subject, n)}
     cut_off = dead - thrown_away
     partly = {n for n in learned.keys() - without if _scattered_zeros(trace, learned[n])}
+    partly |= {n for n in _half_used(subject, learned) if n not in without}
     skipped = _skipped(subject, used, without)
 
     def must_learn(name: str) -> bool:
@@ -172,12 +185,21 @@ def _reasons(subject: Subject, trace: Trace, learned: Parameters) -> list[Reason
         by_none = learned[name].grad is None and name not in codes
         return by_none or _third_is_zero(learned[name]) or bool(USUAL.search(name))
 
-    level: Level = "error" if any(map(must_learn, cut_off)) else "warning"
+    used_by_others = learned.keys() - without
     return [
-        (thrown_away, "parameter not used", "what {} computed changes no output", "error"),
-        (cut_off, "parameter gets no gradient", "{} is used, and got no gradient", level),
+        (
+            *(thrown_away, "parameter not used", "what {} computed changes no output"),
+            _level(thrown_away, used_by_others, later=True),
+        ),
+        (
+            *(cut_off, "parameter gets no gradient", "{} is used, and got no gradient"),
+            _level({n for n in cut_off if must_learn(n)}, used_by_others),
+        ),
         (partly, "part of a matrix not used", "many numbers of {} got no gradient", "error"),
-        (skipped, "parameter not used", "{} took no part, though what it belongs to did", "error"),
+        (
+            *(skipped, "parameter not used", "{} took no part, though what it belongs to did"),
+            _level(skipped, used_by_others, later=True),
+        ),
         (set() if skipped else without - used, "parameter not used", "{} took no part", "warning"),
     ]
 
@@ -186,12 +208,33 @@ def _excused(subject: Subject, learned: Parameters, without: set[str]) -> set[st
     """Those of the parameters without a gradient that need none."""
     if max(map(subject.length, subject.attended)) < 2:
         return without  # the weight of one token is 1
-    any_layer = partial(re.sub, r"\d+", "0")
-    live = set(map(any_layer, learned.keys() - without))
+    live = set(map(_of_any_layer, learned.keys() - without))
     # Zeros that are computed may cancel in one layer of several.
-    zeros = {n for n in without if learned[n].grad is not None and any_layer(n) in live}
+    zeros = {n for n in without if learned[n].grad is not None and _of_any_layer(n) in live}
     cancelled = {n for n in zeros if not USUAL.search(n)}
     return cancelled | _of_one_key(subject) | {n for n in without if n.endswith("bias")}
+
+
+def _of_any_layer(name: str) -> str:
+    """The name that a parameter has in each layer, or of each expert."""
+    return ".".join("0" if word.isdigit() else word for word in name.split("."))
+
+
+def _level(names: set[str], live: Collection[str], *, later: bool = False) -> Level:
+    """An error, unless all have siblings that learn, as an expert or a last layer has.
+
+    With ``later``, unless none of these siblings comes after it.
+    """
+    for name in names:
+        siblings = [n for n in live if _of_any_layer(n) == _of_any_layer(name)]
+        if not siblings or (later and max(map(_numbers, siblings)) > _numbers(name)):
+            return "error"
+    return "warning"
+
+
+def _numbers(name: str) -> list[int]:
+    """The numbers of the layers that a parameter is in."""
+    return [int(word) for word in name.split(".") if word.isdigit()]
 
 
 def _of_one_key(subject: Subject) -> set[str]:
@@ -295,6 +338,21 @@ def _scattered_zeros(trace: Trace, parameter: nn.Parameter) -> bool:
     through = (*MOVES, "diagonal")
     users = walk(first, lambda n: n.users if n.name in through else [])
     return any(n.name in (*PRODUCTS, "diagonal") for n in users)
+
+
+def _half_used(subject: Subject, learned: Parameters) -> set[str]:
+    """Matrices of queries, keys and values that make numbers which nobody uses."""
+    nodes = [node for a in locate.attentions(subject) for _, node in sides(a).values()]
+    made = {matrix_of(node): node for node in nodes if node and not node.between}
+    unused = set()
+    for name, p in learned.items():
+        node, gradient = made.get(p.data_ptr()), p.grad
+        if node is None or gradient is None or p.numel() != node.args[-1].numel() or p.dim() != 2:
+            continue
+        by_output = gradient if len(p) == node.outputs[0].shape[-1] else gradient.T
+        if int((~by_output.any(1)).sum()) >= len(by_output) / 8:
+            unused.add(name)
+    return unused
 
 
 def _listed(names: Collection[str]) -> str:

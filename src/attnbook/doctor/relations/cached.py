@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
-from attnbook.doctor.manners import restored
-from attnbook.doctor.relations import Pair, Pairs, reads_free_slots, relation, rows
-from attnbook.doctor.subject import (
-    DIFFERENT,
+from attnbook.doctor.call.manners import restored
+from attnbook.doctor.call.subject import (
     Inputs,
     Subject,
-    changed,
     output_of,
     plain_kernels,
     seed_all,
     tensors_in,
 )
-from attnbook.doctor.trace import Trace
+from attnbook.doctor.relations.pairs import Pair, Pairs, reads_free_slots, relation, rows
+from attnbook.doctor.stages import locate
+from attnbook.doctor.tape.compare import DIFFERENT, changed
+from attnbook.doctor.tape.trace import Trace
 
 Step = Callable[[Any, Tensor, Any], tuple[Any, Any]]
 TOLERANCE = 20 * DIFFERENT
@@ -105,7 +104,7 @@ def _of_tokens(subject: Subject, step: Step, off: Tensor) -> Iterator[tuple[str,
     yield "mask at the upper left", not _reaches(subject, step, sizes, n - 2, -1)
     yield "cache in another order", order == "another order"
     yield "cached keys turned again", order == "turned again"
-    known = order != "other content"
+    known = order != "other content" and bool(full.attentions)
     yield "positions restart with the cache", known and locate.has_positions(subject)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from attnbook.doctor.call.subject import Subject
 from attnbook.doctor.causes import finding
-from attnbook.doctor.observed import Results, heads_in, path, summed, where, width_before
-from attnbook.doctor.subject import Subject
-from attnbook.doctor.trace import Attention, Node
+from attnbook.doctor.stages import locate
+from attnbook.doctor.stages.observed import Results, heads_in, path, summed, where, width_before
+from attnbook.doctor.tape.trace import Attention, Node
 
 
 def is_there(a: Attention) -> bool:
@@ -55,12 +56,17 @@ def rounded(subject: Subject) -> Results:
             return
 
 
-def angles(subject: Subject, a: Attention, _: Tensor) -> Results:
+def angles(subject: Subject, stirred: Attention, _: Tensor) -> Results:
     """Angles are base**(-2i/d_head) × position, the same positions for queries and keys."""
+    with subject.unstirred():  # a learned phase is the author's
+        attentions = subject.trace(locate.constant(subject)).attentions
+    by_index = {x.softmax_node.index: x for x in attentions}
+    a = by_index.get(stirred.softmax_node.index, stirred)
     done = "called it with equal tokens" + where(a)
     tables = [_table(node) for node in (a.query_node, a.key_node)]
     starts = [z[0] for z in tables if z is not None]
     same_shape = len(starts) == 2 and starts[0].shape == starts[1].shape
+    same_shape = same_shape and a.query.shape[1] == a.key.shape[1]  # not a window that looks back
     if same_shape and (starts[0] - starts[1]).abs().max() > 1e-2:
         found = "the first query is turned by another angle than the first key"
         right = "both by position × frequency"

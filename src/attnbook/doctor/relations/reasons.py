@@ -10,14 +10,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnbook.doctor import locate
-from attnbook.doctor.subject import Inputs, Subject
-from attnbook.doctor.trace import MOVES, PRODUCTS, SOFTMAX, Attention, Node, Trace
+from attnbook.doctor.call.subject import Inputs, Refused, Subject
+from attnbook.doctor.stages import locate
+from attnbook.doctor.tape.trace import MOVES, PRODUCTS, SOFTMAX, Attention, Node, Trace
 
 Why = tuple[str, str]
 """A cause, and the place where it is, as the end of a sentence."""
 NORMS = ("native_layer_norm", "native_group_norm", "mean", "var", "var_mean", "std", "pow", "rsqrt")
 ROUNDING = 1e-6
+UNKNOWN: Why = ("padding has an effect", "")
 
 
 def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> Why:
@@ -29,10 +30,19 @@ def future_leak(subject: Subject, inputs: Inputs, sequence: int, token: int) -> 
         if cause == "mask of another shape" and not by_distance and not (~open_).tril().any():
             cause = "no causal mask"  # what is closed is closed by another mask
         return cause, locate.in_module(leaky[0].softmax_node)
+    for open_ in _behind_others(subject)[:1]:
+        return locate.WRONG_MASKS.get(locate.pattern(open_), "no causal mask"), ""
     before, after = _two_traces(subject, inputs, subject.target, sequence, token)
     later = set(range(token, subject.n_tokens))
     node = _first_spread(before, after, subject.n_tokens, later, square=True)
     return _cause_at(node, before) or "tokens mix outside the attention", _at(node)
+
+
+def _behind_others(subject: Subject) -> list[Tensor]:
+    """What the target's tokens attend to among themselves, where others stand before them."""
+    n, squares = subject.n_tokens, (locate.support(a) for a in locate.attentions(subject))
+    joint = [x[-n:, -n:] for x in squares if len(x) == x.shape[1] > n]
+    return [x for x in joint if x.triu(1).any()]
 
 
 def batch_leak(subject: Subject, inputs: Inputs, name: str, token: int) -> Why:
@@ -60,8 +70,13 @@ def no_effect(subject: Subject, inputs: Inputs, name: str) -> Why:
     return cause, locate.in_module(at) if at else ""
 
 
-def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -> Why:
-    """Why a real token depends on padding, and where; ``allowed`` is (batch, keys)."""
+def padding_leak(
+    subject: Subject, name: str, inputs: Inputs, allowed: Tensor, cut: Inputs | None
+) -> Why:
+    """Why a real token depends on padding, and where; ``allowed`` is (batch, keys).
+
+    ``cut`` is the call without padding, if it is not what the padding holds that counts.
+    """
     (n_sequences, n_keys), token = allowed.shape, int((~allowed[0]).nonzero()[-1])
     before, after = _two_traces(subject, inputs, name, 0, token)
     attentions = [
@@ -77,6 +92,8 @@ def padding_leak(subject: Subject, name: str, inputs: Inputs, allowed: Tensor) -
     for softmax in _leaky_softmaxes(before, ~allowed[0]):
         return "masked with a finite number", locate.in_module(softmax)
     node = _first_spread(before, after, n_keys, {token}, square=True)
+    if node is None:
+        return _padding_by_place(before, subject.trace(cut), n_sequences) if cut else UNKNOWN
     cause = _cause_at(node, before) or "tokens mix outside the attention"
     if cause == "non-causal convolution" and not subject.claims.causal:
         cause = "convolution over padding"
@@ -111,6 +128,38 @@ def _first_spread(
 
     pairs = zip(before.nodes, after.nodes, strict=True)
     return next((a for a, b in pairs if not all(map(stays, a.outputs, b.outputs))), None)
+
+
+def _padding_by_place(whole: Trace, cut: Trace, n_sequences: int) -> Why:
+    """What lets padding in, whatever it holds, by the first operation that gives something else."""
+    node = _first_differs(whole, cut, n_sequences)
+    if node is not None and node.name.endswith("convolution"):
+        return "convolution over padding", _at(node)
+    if any(
+        node and a.score_node.index < node.index <= a.softmax_node.index for a in whole.attentions
+    ):
+        return "mask of another shape", _at(node)
+    return UNKNOWN[0], _at(node)
+
+
+def _first_differs(whole: Trace, cut: Trace, n_sequences: int) -> Node | None:
+    """The first operation that gives the first sequence's real tokens something else."""
+    for a, b in zip(whole.nodes, cut.nodes, strict=False):
+        if a.name != b.name:
+            return None
+        for x, y in zip(a.outputs, b.outputs, strict=True):
+            if (
+                x.dim() != y.dim()
+                or x.dim() < 2
+                or len(x) % n_sequences
+                or not x.is_floating_point()
+            ):
+                continue
+            first, alone = x[: len(x) // n_sequences], y[: len(y) // n_sequences]
+            real = first[tuple(map(slice, alone.shape))]
+            if real.shape == alone.shape and a.depends and _moved(real, alone).any():
+                return a
+    return None
 
 
 def _moved(x: Tensor, y: Tensor) -> Tensor:
@@ -172,7 +221,7 @@ def _mixes_single_tokens(subject: Subject, inputs: Inputs, trace: Trace) -> bool
         single = subject.sliced(inputs, 1)
         shorter = replace(subject, inputs=single, traces={})
         traces = _two_traces(shorter, single, subject.attended[0], 0, 0)
-    except Exception:  # the module takes one length only
+    except Refused:  # the module takes one length only
         return False
     node = _first_spread(*traces, subject.n_sequences, {0}, square=False)
     return node is not None and node.name in (*MOVES, *PRODUCTS) and not node.between

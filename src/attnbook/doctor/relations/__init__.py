@@ -1,0 +1,1 @@
+"""Two calls that must agree, and do not."""

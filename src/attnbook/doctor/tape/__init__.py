@@ -1,0 +1,1 @@
+"""What ran in a call, and what equals what."""
