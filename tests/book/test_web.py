@@ -305,6 +305,8 @@ WAITING = """[...document.querySelectorAll("article :is(section, svg)")]
 @pytest.mark.parametrize("width", [390, 1280])
 def test_what_is_out_of_sight_is_drawn_later_and_takes_its_place(window, site, width):
     page = window(f"{site}chapters/{NUMBERED[6].stem}.html", width=width)
+    page.locator("article svg.figure:visible").first.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
     drawn = page.evaluate(HIDDEN)
     assert any(drawn)
     assert not all(drawn)

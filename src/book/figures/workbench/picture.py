@@ -401,7 +401,7 @@ class Drawing:
         for w, word in enumerate(WORDS):
             y, key = top - GAP / 2 + SHARE * w, f"{i},{w}"  # type: ignore[assignment]
             box = {"x": SHARES, "y": y + 3, "height": SHARE - 6, "rx": 3}
-            yield f'<g class="answer" data-answer="{key}">'
+            yield f'<g class="share-of" data-answer="{key}">'
             yield self.mark(
                 "rect", x=SHARES, y=y, width=BAR, height=SHARE, fill="none", pointer_events="all"
             )
