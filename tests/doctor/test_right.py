@@ -33,8 +33,13 @@ def single_precision(numerics: None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("make", IN_LIBRARIES)
-def test_library_is_healthy(make: Make) -> None:
-    healthy(report(make, claimed=True))
+def test_library_is_healthy(make: Make, request: pytest.FixtureRequest) -> None:
+    said = report(make, claimed=True)
+    if "GptOss" in request.node.name:  # a sink beside the keys hides its heads
+        assert said.untested == ("n_heads",)
+        assert not said.errors
+    else:
+        healthy(said)
 
 
 @pytest.mark.slow
